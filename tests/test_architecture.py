@@ -112,8 +112,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("", 360, "autoschedule tune"),
     (
         "report",
-        1700,
-        "selftest doctor peer_op torch_ops torch_low torch_peer onnx_ops tvm_record peers contest "
+        2500,
+        "selftest doctor peer_op torch_ops torch_low polybench.* torch_peer onnx_ops tvm_record "
+        "peers contest "
         "bandwidth tables progress compare history svg html",
     ),
     ("commands", 880, "*"),
@@ -137,6 +138,7 @@ ALLOWED = {
     "pydantic": r"metasched\.(database\..*|config|schedule\.trace|measure\.cluster)",
     "rich": r"metasched\.(report\..*|cli)",
     "torch": r"metasched\.(frontend\.torch|report\.torch_peer)",
+    "numba": r"metasched\.report\.polybench\.numba_.*",
     "ray": r"metasched\.measure\.cluster",
 }
 # Modules that bring a heavy package with them: these too may be imported inside a function.

@@ -15,9 +15,18 @@ class PeerOp:
     """An operator with its data, in the layouts that are fastest for the library.
 
     Attributes:
-        call: runs the operator once.
+        call: runs the operator once, or one step of a loop over time.
         back: converts the result into the layout of the workload.
+        over: the arguments of each call that makes up the operator.
     """
 
-    call: Call
+    call: Callable[..., Any]
     back: Callable[[Any], Any] = lambda y: y
+    over: tuple[tuple[Any, ...], ...] = ((),)
+
+    def run(self) -> Any:
+        """Run the operator once, with all of its steps; the result of the last step."""
+        result = None
+        for arguments in self.over:
+            result = self.call(*arguments)
+        return result

@@ -21,6 +21,8 @@ from metasched.database.replay import replay
 from metasched.ir.equal import structural_hash
 from metasched.ir.op import HARDWARE, lacking, load_intrinsics
 from metasched.report.onnx_ops import onnx_op
+from metasched.report.polybench.numba_peer import numba_op
+from metasched.report.polybench.scipy_ops import scipy_op
 from metasched.report.torch_peer import torch_call
 from metasched.runtime.arrays import aligned_empty
 from metasched.runtime.build import build
@@ -28,13 +30,15 @@ from metasched.runtime.timing import Repeat, clocked, take
 from metasched.target import Target
 
 OURS = "metasched"
-PEERS = ("numpy", "torch", "torch-compiled", "onnxruntime")
+PEERS = ("numpy", "scipy", "numba", "torch", "torch-compiled", "onnxruntime")
 PEAK = "peak"
 """The contestant that only multiplies and adds, with the fastest instruction for the types of an
 operator: a call is a billion operations."""
 Burst = Callable[[float], float]
 _NEEDED = {
     "torch": {"torch": "PyTorch"},
+    "scipy": {"scipy": "SciPy"},
+    "numba": {"numba": "Numba"},
     "onnxruntime": {"onnxruntime": "ONNX Runtime", "onnx": "the package onnx"},
 }
 _SAMPLE = 0.002  # seconds of a sample, which makes as many calls as fill them
@@ -100,9 +104,13 @@ def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = Non
         return _ours(op, shape, str(trace))
     if name == "numpy":
         return called(_numpy_call(op, shape))
+    if name in ("scipy", "numba"):
+        library = scipy_op if name == "scipy" else numba_op
+        made = library(op, shape, _arrays(op, shape))
+        return None if made is None else called(made.run)
     if name == "onnxruntime":
         made = onnx_op(op, shape)
-        return None if made is None else called(made.call)
+        return None if made is None else called(made.run)
     call = torch_call(op, shape, compiled=name == "torch-compiled")
     return None if call is None else called(call)
 
@@ -144,9 +152,12 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return place
 
 
+def _arrays(op: str, shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+    return [aligned(each) for each in workloads.get(op).inputs(shape, integers=False)]
+
+
 def _numpy_call(op: str, shape: tuple[int, ...]) -> Callable[[], Any]:
-    work = workloads.get(op)
-    arrays = [aligned(each) for each in work.inputs(shape, integers=False)]
+    work, arrays = workloads.get(op), _arrays(op, shape)
     if op == "gmm":
         out = aligned(np.zeros(work.output(shape).shape, "float32"))
         return lambda: np.matmul(arrays[0], arrays[1], out=out)

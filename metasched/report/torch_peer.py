@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from metasched import workloads
 from metasched.report.peer_op import Call, PeerOp, Shape
+from metasched.report.polybench.torch_ops import POLYBENCH
 from metasched.report.torch_low import LOW
 from metasched.report.torch_ops import OPS
 
@@ -18,18 +20,19 @@ def torch_call(op: str, shape: Shape, *, compiled: bool) -> Call | None:
     if made is None:
         return None
     torch, chosen = made
-    call = torch.compile(chosen.call) if compiled else chosen.call
+    if compiled:
+        chosen = replace(chosen, call=torch.compile(chosen.call))
 
     def run() -> Any:
         with torch.no_grad():
-            return call()
+            return chosen.run()
 
     return run
 
 
 def torch_op(op: str, shape: Shape, *, integers: bool) -> tuple[Any, PeerOp] | None:
     """PyTorch and the operator on the workload's inputs; None if either is missing."""
-    maker = OPS.get(op) or LOW.get(op)
+    maker = OPS.get(op) or LOW.get(op) or POLYBENCH.get(op)
     if maker is None:
         return None
     try:

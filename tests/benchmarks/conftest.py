@@ -24,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real", action="store_true", help="ablation: measure on this machine")
     parser.addoption("--seeds", type=int, default=3, help="ablation: runs of each operator")
     parser.addoption("--write", action="store_true", help="ablation: store the table of figures")
-    parser.addoption("--trials", type=int, default=64, help="autoschedule: trials it is beside")
+    parser.addoption("--trials", type=int, default=64, help="autoschedule, polybench: of each run")
+    parser.addoption("--against", default="numpy,scipy,numba,torch", help="polybench: the peers")
     parser.addoption("--recorded", help="work folder whose records stand in for this machine")
 
 

@@ -24,7 +24,7 @@ SOURCES, PAGES = ROOT / "traces" / "figures", ROOT / "tests" / "benchmarks" / "f
 README_TABLE, README_ROWS = "operators_zen4", 13
 BEGIN, END = "<!-- table: operators -->\n", "<!-- end of table -->\n"
 PEERS = {"torch": "PyTorch eager", "torch-compiled": "PyTorch compiled", "numpy": "NumPy",
-         "tvm": "TVM"}  # fmt: skip
+         "scipy": "SciPy", "numba": "Numba", "tvm": "TVM"}  # fmt: skip
 
 
 def cell(value: Any, unit: str) -> str:
@@ -67,6 +67,9 @@ def page(source: dict[str, Any]) -> str:
         if any(name == "PyTorch eager" for name, _ in table["columns"]) and len(table["rows"]) > 2:
             mean = geometric_mean(table, ("PyTorch eager", "PyTorch compiled"))
             notes += f"- The better PyTorch's ratio, geometric mean: {mean:.2f}.\n"
+        if any(name == "Numba" for name, _ in table["columns"]):
+            mean = geometric_mean(table, tuple(PEERS.values()))
+            notes += f"- The best peer's ratio, geometric mean: {mean:.2f}.\n"
         parts.append(
             f"## {table['title']}\n\n{table['date']}, {table['commit']}, `{table['command']}`\n\n"
             f"{notes}\n{markdown(table)}"
@@ -109,14 +112,22 @@ def table_of(rows: list[dict[str, Any]], date: str, commit: str) -> dict[str, An
 
 
 def store(name: str, measured: Path) -> None:
-    """Write the output of `metasched bench --json` as the only table of a file."""
+    """Write the output of `metasched bench --json` as the only table of a file; rows of other
+    operators that the file has are kept."""
     head = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     rows = json.loads(measured.read_text(encoding="utf-8"))
     cpu = next(x for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x)
+    table = table_of(rows, datetime.date.today().isoformat(), commit.strip())
+    old = load(name)["tables"][0] if (SOURCES / f"{name}.json").exists() else {}
+    if old.get("columns") == table["columns"]:
+        measured_now = [line[0] for line in table["rows"]]
+        table["rows"] = sorted(
+            table["rows"] + [line for line in old["rows"] if line[0] not in measured_now]
+        )
     data = {
         "title": name.replace("_", " "), "machine": cpu.partition(":")[2].strip(),
-        "tables": [table_of(rows, datetime.date.today().isoformat(), commit.strip())],
+        "tables": [table],
     }  # fmt: skip
     (SOURCES / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 

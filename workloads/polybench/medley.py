@@ -11,7 +11,7 @@ from metasched.script import tir as T
 from metasched.workloads.workload import Shape, Workload
 
 
-def _deriche_constants() -> tuple[float, float, float, float, float, float]:
+def deriche_constants() -> tuple[float, float, float, float, float, float]:
     """The coefficients a1, a2, a3, a4, b1 and b2 of the filter for alpha = 0.25."""
     alpha = 0.25
     e = math.exp(-alpha)
@@ -22,7 +22,7 @@ def _deriche_constants() -> tuple[float, float, float, float, float, float]:
 def deriche(shape: Shape, dtype: str = "float32") -> PrimFunc:
     """A recursive filter along the rows, both ways, then along the columns."""
     W, H = shape
-    a1, a2, a3, a4, b1, b2 = _deriche_constants()
+    a1, a2, a3, a4, b1, b2 = deriche_constants()
 
     @T.prim_func
     def deriche(image: T.Buffer((W, H), dtype), out: T.Buffer((W, H), dtype)):
@@ -81,7 +81,7 @@ def deriche_reference(shape: Shape, image: np.ndarray, out: np.ndarray) -> None:
 
 def _filtered(x: np.ndarray) -> np.ndarray:
     """The sum of the filter from left to right and the filter from right to left."""
-    a1, a2, a3, a4, b1, b2 = _deriche_constants()
+    a1, a2, a3, a4, b1, b2 = deriche_constants()
     rows, size = x.shape
     right, left = np.zeros((rows, size + 2), x.dtype), np.zeros((rows, size + 2), x.dtype)
     for j in range(size):
