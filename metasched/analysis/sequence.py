@@ -86,7 +86,8 @@ def used_before_init(scope: Scope, token: BlockToken, loop: For) -> Failure | No
     """Whether something below `loop` may use a result of a reduction before its init sets it.
 
     A block may follow in the same iteration of its loops, where it uses the result of that
-    iteration: the init has run there. Other blocks must use other elements.
+    iteration: the init has run there. A block that follows may also use results of earlier
+    iterations of the common loops. Other blocks must use other elements.
     """
     mine, below = scope.child(token), scope.under(loop)
     results = frozenset(r.buffer for r in mine.block.writes)
@@ -97,15 +98,29 @@ def used_before_init(scope: Scope, token: BlockToken, loop: For) -> Failure | No
             text = f"{describe(stmt)}, outside of any block, uses {buffer.name}"
             return Failure("outside-blocks", text, stmt)
     for child in below:
-        follows = below.index(child) > below.index(mine) and _runs_along(child, mine)
+        follows = below.index(child) > below.index(mine)
+        along = follows and _runs_along(child, mine)
         for use in touches(child, results) if child is not mine else ():
             same = [t for t in stores if t.buffer is use.buffer]
-            ready = follows and [t.box for t in same] == [use.box]
-            if not ready and any(meet(t, use, scope, loop) is not None for t in same):
+            ready = along and [t.box for t in same] == [use.box]
+            if not ready and any(_may_precede(use, t, follows, scope, loop) for t in same):
                 name = mine.block.name
                 text = f"{use.show()} below {loop.var.name}, perhaps before the init of {name}"
                 return Failure("used-early", text, child.realize)
     return None
+
+
+def _may_precede(use: Touch, store: Touch, follows: bool, scope: Scope, loop: For) -> bool:
+    """Whether `use` may touch an element before `store` does, both below `loop`.
+
+    Args:
+        follows: in one iteration of the common loops, `use` runs after all of `store`.
+    """
+    if follows:
+        common = [a.var for a, b in zip(use.loops, store.loops, strict=False) if a is b]
+        order = common[common.index(loop.var) :]
+        return _backward(order, store, use) is not None
+    return meet(store, use, scope, loop) is not None
 
 
 def _runs_along(later: Child, earlier: Child) -> bool:
