@@ -6,12 +6,14 @@ import gc
 import json
 import math
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+from types import FrameType
 
 from metasched.analysis.flops import flops
 from metasched.cost.model import CostModel, teach
@@ -76,11 +78,20 @@ def paused_collection() -> Iterator[None]:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delay Ctrl-C until the body is done, so that an outcome is counted and stored, or neither."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # no interrupt is raised here
+        return
+    # A mask of signals is not enough: another thread may get the signal, and Python calls the
+    # handler in the main thread nevertheless.
+    delayed: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: delayed.append((number, frame)))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if delayed:
+            handler(*delayed[0])
 
 
 @dataclass

@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+
+from metasched.search.run import uninterrupted
 
 SHAPE = "1,16,16,16"
 
@@ -213,3 +216,19 @@ def test_ctrl_c_in_the_import_of_a_library(tmp_path, name):
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.returncode == 130, run.stderr
     assert "Traceback" not in run.stderr and "ignored" not in run.stderr
+
+
+def test_an_interrupt_waits_until_an_outcome_is_stored():
+    """Another thread may get the signal; Python calls the handler in the main thread."""
+    stop, done = threading.Event(), []
+    idle = threading.Thread(target=stop.wait)
+    idle.start()
+    try:
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            signal.pthread_kill(idle.ident or 0, signal.SIGINT)
+            time.sleep(0.05)  # the signal arrives
+            done.append("stored")
+    finally:
+        stop.set()
+        idle.join()
+    assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
