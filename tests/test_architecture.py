@@ -52,7 +52,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 380, "blocks te einsum"),
     (
         "analysis",
-        3690,
+        3700,
         "failure rescaling scan overlap instances polyhedra scope boxes threads guarded added "
         "witness running cover producers binding access guards closing block choice reducer loops "
         "dependence reordering sequence flops",
