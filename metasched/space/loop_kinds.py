@@ -28,9 +28,9 @@ AUTO_UNROLL = "pragma_auto_unroll_max_step"
 """Note on a loop: the code generator unrolls its serial loops to at most this many statements."""
 SMALL = 2048
 """Nests of fewer iterations stay serial: starting threads costs more."""
-SMALL_INSIDE = 1 << 13
-"""The same limit for nests inside a serial loop, each of whose iterations starts threads; a vector
-counts as one iteration."""
+SMALL_INSIDE = 1 << 10
+"""The same limit for nests inside a serial loop, in each of whose iterations the threads of a team
+wait for each other (about 1 microsecond); a vector counts as one iteration."""
 
 
 def child_of(sch: Schedule, token: BlockToken) -> Child:

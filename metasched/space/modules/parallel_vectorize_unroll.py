@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
-from metasched.ir.stmt import Block, BlockRealize, ForKind
-from metasched.ir.visit import blocks_of
+from metasched.ir.stmt import Block, BlockRealize, ForKind, Stmt
+from metasched.ir.visit import blocks_of, free_vars
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import steps
@@ -38,7 +38,7 @@ class ParallelVectorizeUnroll:
         vector_bits: the bits of a vector register.
         vectors: choices of how many registers one vector operation spans.
         unroll: choices of the most copies.
-        serial: blocks of at most this many iterations may stay on one core, because starting
+        serial: nests of at most this many iterations may stay on one core, because starting
             threads takes microseconds.
     """
 
@@ -71,7 +71,7 @@ class ParallelVectorizeUnroll:
         serial = [r for r in open_ones if ForKind.PARALLEL not in _kinds(sch, r)]
         if serial and self.jobs_per_core and PARALLEL not in notes:
             jobs = [self.cores * j for j in self.jobs_per_core]
-            if max(steps((*sch.state.loops_above(r), r)[0]) for r in serial) <= self.serial:
+            if max(steps(_own_nest(sch, r)) for r in serial) <= self.serial:
                 jobs.insert(0, 1)  # one job: the loop stays serial
             sch.annotate(root, PARALLEL, _choice(sch, jobs))
         plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
@@ -90,6 +90,23 @@ def has_loop_kinds(sch: Schedule, realize: BlockRealize) -> bool:
     kinds = _kinds(sch, realize)
     tiled = TILED in realize.block.annotations
     return ForKind.VECTORIZED in kinds and (tiled or ForKind.PARALLEL in kinds)
+
+
+def _own_nest(sch: Schedule, realize: BlockRealize) -> Stmt:
+    """The loops of a block without the loops around, as a loop over time, in which no threads run.
+
+    A loop that holds other statements, too, belongs to the block if it drives spatial iterators.
+    """
+    spatial = [
+        e for e, v in zip(realize.iter_values, realize.block.iter_vars, strict=True) if v.is_spatial
+    ]
+    used = frozenset().union(*map(free_vars, spatial))
+    nest: Stmt = realize
+    for loop in reversed(sch.state.loops_above(realize)):
+        if loop.body is not nest and loop.var not in used:
+            break
+        nest = loop
+    return nest
 
 
 def _kinds(sch: Schedule, realize: BlockRealize) -> set[ForKind]:
