@@ -124,7 +124,7 @@ def _close_block(realize: BlockRealize, loops: Loops | None) -> BlockRealize:
         realize = evolve(realize, block=block)
     if not loops or stmt_vars(block).isdisjoint(loops):
         return realize
-    return _captured(realize, loops)
+    return closed_block(realize, loops)
 
 
 def _declaring(block: Block) -> Block:
@@ -161,7 +161,7 @@ def _regions(
     return [found.get(b) or b.whole() for b in sorted(buffers, key=lambda b: b.name)]
 
 
-def _captured(realize: BlockRealize, loops: Loops) -> BlockRealize:
+def closed_block(realize: BlockRealize, loops: Loops) -> BlockRealize:
     """A block that mentions variables of `loops`, closed except for the blocks inside."""
     block, values = realize.block, list(realize.iter_values)
     iters: list[IterVar] = []

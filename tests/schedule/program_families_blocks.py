@@ -200,8 +200,55 @@ def scans(rng: random.Random) -> str:
     return f"@T.prim_func\ndef f({shapes}):\n" + _lines(1, *nest)
 
 
+def normalisations(rng: random.Random) -> str:
+    """A maximum of each row, powers of two of the differences to it, and sums of these powers.
+
+    All results are exact, so that the order of the additions does not matter.
+    """
+    n, m, dtype = rng.randint(2, 4), _size(rng), rng.choice(["float32", "float64"])
+    text = _head(*(f'{b}: T.Buffer(({n}, {m}), "{dtype}")' for b in "XV"),
+                 f'Y: T.Buffer(({n},), "{dtype}")')  # fmt: skip
+    text += _lines(1, *(f'{b} = T.alloc_buffer({shape}, "{dtype}")' for b, shape in
+                        (("M", f"({n},)"), ("S", f"({n},)"), ("E", f"({n}, {m})"))))  # fmt: skip
+    power = f"T.exp2({rng.choice(['X[vi, vj] - M[vi]', 'X[vi, vj] * 2.0 - M[vi] * 2.0'])})"
+    if rng.random() < 0.4:
+        power = f"T.if_then_else(vj <= vi, {power}, T.{dtype}(0))"
+    value = rng.choice(["E[vi, vj]", "E[vi, vj] * V[vi, vj]", "V[vi, vj] * E[vi, vj] * S[vi]"])
+    start = rng.choice([f'T.min_value("{dtype}")', f'T.{dtype}("-inf")'])
+    stages = [
+        ("M", "SR", "M[vi]", start, "T.max(M[vi], X[vi, vj])"),
+        ("E", "SS", "E[vi, vj]", "", power),
+        ("S", "SR", "S[vi]", f"T.{dtype}(0)", "S[vi] + E[vi, vj]"),
+        ("Y", "SR", "Y[vi]", f"T.{dtype}(0)", f"Y[vi] + {value}"),
+    ]
+    shared = rng.random() < 0.3
+    text += _lines(1, f"for i in range({n}):") if shared else ""
+    for name, kinds, element, init, value in stages:
+        inside = [f'vi, vj = T.axis.remap("{kinds}", [i, j])']
+        if init:
+            inside += ["with T.init():", f"    {element} = {init}"]
+        loops = f"j in range({m})" if shared else f"i, j in T.grid({n}, {m})"
+        text += _lines(1 + shared, f"for {loops}:", f'    with T.block("{name}"):')
+        text += _lines(3 + shared, *inside, f"{element} = {value}")
+    return text
+
+
+def sums_of_products(rng: random.Random) -> str:
+    """Integer sums of products whose factors are sums, as of quantized operands."""
+    n, m, dtype = _size(rng), _size(rng), rng.choice(["int32", "int64"])
+    text = _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'Z: T.Buffer(({n},), "{dtype}")',
+                 f'C: T.Buffer(({n},), "{dtype}")')  # fmt: skip
+    left = rng.choice(["A[vi, vk] - Z[vi]", "A[vi, vk] + 3", "A[vi, vk]"])
+    right = rng.choice(["A[vi, vk] - 2", "Z[vi] + A[0, vk]", "Z[vi]"])
+    text += _lines(1, f"for i, k in T.grid({n}, {m}):", '    with T.block("C"):')
+    return text + _lines(3, 'vi, vk = T.axis.remap("SR", [i, k])', "with T.init():",
+                         "    C[vi] = 0", f"C[vi] = C[vi] + ({left}) * ({right})")  # fmt: skip
+
+
 BLOCKS = {
-    scans: ("split", "parallel", "reorder", "decompose_scan", "compute_at"),
+    sums_of_products: (*["expand_reduction"] * 4, "split", "rfactor", "parallel"),
+    normalisations: (*["rolling_update"] * 4, "split", "parallel", "reorder", "compute_inline"),
+    scans: ("split", "parallel", "reorder", *["decompose_scan"] * 3, "compute_at"),
     updates: ("decompose_outputs", "privatize_reduction", "fission", "parallel", "split"),
     opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),
     triangles: (

@@ -140,3 +140,20 @@ def test_other_statements_below_the_loop_are_refused():
     two = Schedule(parse(TOGETHER.format(more=block)))
     first = two.get_loops("C")[0]
     check_refused(two, lambda: two.privatize_update(first), "not-one-block", "2 blocks are below i")
+
+
+def test_a_part_of_the_buffer_in_a_block_around_is_refused():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 8), "int32"), C: T.Buffer((4, 6), "int32")):
+    for i, j, k in T.grid(4, 6, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            C[vi, vj] = C[vi, vj] + A[vi, vk]
+""")
+    )
+    _, j, _ = sch.get_loops("C")
+    sch.blockize(j)
+    message = "block C_o writes a part of C only"
+    check_refused(sch, lambda: sch.privatize_update(j), "part-of-buffer", message)

@@ -308,7 +308,10 @@ def test_threads_inside_the_rows_are_refused():
 
 def test_no_block_is_refused():
     sch = Schedule(sweeps, seed=0)
-    check_refused(sch, lambda: sch.rolling_buffer([], 0), "no-blocks", "at least one block")
+    block = sch.get_block("A")
+    for given in ([], [block, block], [[block]]):
+        step = lambda given=given: sch.rolling_buffer(given, 0)  # noqa: E731
+        check_refused(sch, step, "no-blocks", "needs one block or several different ones")
 
 
 def test_a_ring_is_no_stage_for_a_second_step():

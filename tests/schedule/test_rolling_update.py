@@ -287,3 +287,56 @@ def test_refused_bodies():
     check_refused(
         sch, lambda: sch.rolling_update([outer], 4), "not-one-block", "2 blocks are below j"
     )
+
+
+SHARED = """
+@T.prim_func
+def f(X: T.Buffer((3, 10), "float32"), M: T.Buffer((3,), "float32"), S: T.Buffer((3,), "float32")):
+    for i in range(3):
+        for j in range(10):
+            with T.block("M"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                with T.init():
+                    M[vi] = T.float32("-inf")
+                M[vi] = T.max(M[vi], X[vi, vj])
+        for j in range(10):
+            with T.block("S"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                with T.init():
+                    S[vi] = T.float32(0)
+                S[vi] = S[vi] + T.exp2(X[vi, vj] - M[vi])
+"""
+
+
+def test_a_loop_around_all_nests_may_run_in_parallel():
+    func = parse(SHARED)
+    sch = Schedule(func, check=True)
+    outer, inner = sch.get_loops("M")
+    sch.rolling_update([inner, sch.get_loops("S")[1]], 4)
+    sch.parallel(outer)
+    check_transform(func, sch)
+
+
+def test_results_written_through_a_view_are_kept():
+    func = parse("""
+@T.prim_func
+def f(X: T.Buffer((8,), "int32"), Y: T.Buffer((8,), "int32")):
+    E = T.alloc_buffer((8,), "int32")
+    for b in range(1):
+        with T.block("outer"):
+            vb = T.axis.spatial(1, b)
+            T.reads(X[0:8])
+            T.writes(E[0:8])
+            V = T.match_buffer(E[0:8], (8,), "int32")
+            for i in range(8):
+                with T.block("V"):
+                    vi = T.axis.spatial(8, i)
+                    V[vi] = X[vi] * 3
+    for i in range(8):
+        with T.block("Y"):
+            vi = T.axis.spatial(8, i)
+            Y[vi] = E[vi] + 1
+""")
+    sch = Schedule(func, check=True)
+    sch.rolling_update([sch.get_loops("V")[0]], 4)
+    check_transform(func, sch)

@@ -45,7 +45,7 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
     requires  one block under the loop, with nothing but loops between them; serial loops, `loop`
               from zero with a constant extent; a block without init whose body updates one element
               by a sum, difference, product, minimum or maximum, and whose indices and predicate do
-              not use the buffer; a buffer of constant shape
+              not use the buffer; a buffer of constant shape, declared whole by blocks around
     rewrite   for i, k in T.grid(4, 8): C(C[b[i, k]] += A[i, k])
               ->
               for ax0, ax1 in T.grid(4, 6): C_identity(p[ax0, ax1] = 0)
@@ -63,6 +63,7 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
     if None in sizes or not buffer.shape:
         text = f"loop {node.var.name} and buffer {buffer.name} have no constant extents"
         raise state.error("symbolic-extent", text, node)
+    _require_whole(state, realize, buffer)
     uses = (*store.indices, *realize.exprs)
     if any(load.buffer.data is buffer.data for e in uses for load in loads_of(e)):
         raise state.error(
@@ -83,6 +84,19 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
         edit.wrap(state.scope(realize).block, with_buffers(copy)),
     )
     return [state.new_block(identity.token), state.new_block(merge.token)]
+
+
+def _require_whole(state: State, realize: BlockRealize, buffer: Buffer) -> None:
+    """Refuse blocks around that write a part of the buffer: the copies are added to all of it."""
+    whole = [(0, as_int(size)) for size in buffer.shape]
+    for around in [s for s in state.ancestors(realize) if isinstance(s, Block)]:
+        for written in around.writes:
+            box = [(as_int(r.min), as_int(r.extent)) for r in written.region]
+            if written.buffer is buffer and box != whole:
+                raise state.error(
+                    "part-of-buffer", f"block {around.name} writes a part of {buffer.name} only",
+                    realize, hint="take the step before blockize",
+                )  # fmt: skip
 
 
 def _alone(state: State, node: For) -> BlockRealize:

@@ -83,9 +83,9 @@ def rolling_buffer(
     before, as a later step for one of them would require.
     """
     blocks = block if isinstance(block, list) else [block]
-    if not blocks:
-        raise state.error("no-blocks", "rolling_buffer needs at least one block")
     nodes = [require_root_free(state, rv) for rv in blocks if isinstance(rv, BlockRV)]
+    if not nodes or len(set(nodes)) != len(blocks):
+        raise state.error("no-blocks", "rolling_buffer needs one block or several different ones")
     around = require_same_scope(state, nodes)
     rings = [_planned(state, realize, write_buffer_index) for realize in nodes]
 

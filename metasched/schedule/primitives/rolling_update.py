@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from metasched.analysis.closing import closed_block
 from metasched.analysis.failure import Failure
 from metasched.analysis.producers import region_cover
 from metasched.analysis.reducer import Reduction
@@ -265,11 +266,15 @@ class _Pass:
         return places[0]
 
     def _is_private(self, member: Member) -> bool:
-        """Whether only blocks of the pass use what a member computes."""
+        """Whether only blocks of the pass use what a member computes, under its own name."""
         buffer = member.store.buffer
         _, func = self.state.func_of(member.realize)
+        blocks = [s for s in walk_stmts(func.body) if isinstance(s, Block)]
+        if not any(buffer in block.alloc_buffers for block in blocks):
+            return False
+        viewed = any(m.source.buffer is buffer for block in blocks for m in block.match_buffers)
         inside = sum(uses(m.block, buffer) for m in self.members)
-        return buffer not in func.buffers and uses(func.body, buffer) == inside
+        return not viewed and uses(func.body, buffer) == inside
 
     def _keep_one_block(self, member: Member, place: int) -> None:
         """Keep the results of a member for one block of the axis only."""
@@ -336,9 +341,10 @@ class _Pass:
             name, (IterVar(block_of, dom, IterKind.OPAQUE),), (), (), seq(inside), None,
             tuple(self.inner),
         )  # fmt: skip
-        around = declared(around)
-        rolling = For.serial(over, count, BlockRealize((over,), TRUE, around))
-        return seq((*starts, rolling, *finals)), around
+        above = self.state.loops_above(self.members[0].top)
+        outside = {n.var: Range(n.min, n.extent) for n in above}
+        closed = closed_block(BlockRealize((over,), TRUE, declared(around)), outside)
+        return seq((*starts, For.serial(over, count, closed), *finals)), closed.block
 
     def _reduction(
         self,
