@@ -8,6 +8,9 @@ Largest errors in units in the last place; tests hold them:
 | log, log2, log10, log1p | 1.1, 2, 2, 2 | 1, 1.5, 2, 2 |
 | tanh, sigmoid, erf | 2, 3, 2 | 2.5, 2.5, 2 |
 | sin, cos, tan | 2, 2, 4 | 1.5, 1.5, 3 |
+| atan, asin, acos | 2, 2, 1.5 | 1.5, 2, 1.5 |
+| sinh, cosh | 2, 2 | 2.5, 2 |
+| asinh, acosh, atanh | 3, 3, 3 | 3, 3, 3 |
 | pow | 1 | 1.5 |
 | rsqrt, sqrt | 1.5, 0.5 | 1.5, 0.5 |
 
@@ -27,8 +30,10 @@ from metasched.codegen.emit import Emitter
 from metasched.codegen.types import register_type, type_suffix
 from metasched.codegen.values import Val, literal
 from metasched.codegen.vectormath import (
+    arcus,
     error_function,
     exponential,
+    hyperbolic,
     logarithm,
     power,
     trigonometric,
@@ -70,6 +75,8 @@ _FUNCTIONS = {
         exponential.exp, exponential.exp2, exponential.exp10, exponential.tanh,
         exponential.sigmoid, logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p,
         error_function.erf, trigonometric.sin, trigonometric.cos, trigonometric.tan,
+        arcus.atan, arcus.asin, arcus.acos, hyperbolic.sinh, hyperbolic.cosh,
+        hyperbolic.asinh, hyperbolic.acosh, hyperbolic.atanh,
     )
 }  # fmt: skip
 _FUNCTIONS["pow"] = _Function(power.pow, {SINGLE: 64, DOUBLE: 64}, frozenset({DOUBLE}))

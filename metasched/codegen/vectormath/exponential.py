@@ -76,7 +76,7 @@ def _clamp(t: Text, x: str, low: float, high: float) -> tuple[str, str]:
     return x if t.has_scalef else t.pick(where, x, t.const(0.0)), where
 
 
-def _reduced(t: Text, x: str, base: _Base) -> tuple[str, str]:
+def reduced(t: Text, x: str, base: _Base) -> tuple[str, str]:
     """Reduce an argument: n, in the low bits of a number (see `Format.magic`), and the rest r as an
     argument of exp."""
     magic = t.const(t.format.magic)
@@ -89,7 +89,7 @@ def _reduced(t: Text, x: str, base: _Base) -> tuple[str, str]:
     return shifted, r if base.natural == 1.0 else t.mul(r, t.const(base.natural))
 
 
-def _above_one(t: Text, r: str) -> str:
+def above_one(t: Text, r: str) -> str:
     """exp(r) - 1 for |r| <= ln(2) / 2."""
     return t.fma(t.poly(r, _EXP[t.format]), t.mul(r, r), r)
 
@@ -97,7 +97,7 @@ def _above_one(t: Text, r: str) -> str:
 def scaled(t: Text, where: str, shifted: str, r: str) -> str:
     """Compute exp(r) * 2**n for |r| <= ln(2) / 2, and 0 in lanes outside `where`; n is in the low
     bits of `shifted`."""
-    y = t.add(_above_one(t, r), t.const(1.0))
+    y = t.add(above_one(t, r), t.const(1.0))
     magic = t.const(t.format.magic)
     n = t.sub(shifted, magic)
     if t.has_scalef:
@@ -112,7 +112,7 @@ def scaled(t: Text, where: str, shifted: str, r: str) -> str:
 def _power(bases: dict[Format, _Base], t: Text, x: str) -> str:
     base = bases[t.format]
     x, where = _clamp(t, x, base.low, base.high)
-    return scaled(t, where, *_reduced(t, x, base))
+    return scaled(t, where, *reduced(t, x, base))
 
 
 def exp(t: Text, x: str) -> str:
@@ -131,7 +131,7 @@ def exp_of_sum(t: Text, high: str, low: str) -> str:
     """exp(high + low), where `low` is small against `high` and 0 where `high` is infinite."""
     base = E_BASE[t.format]
     high, where = _clamp(t, high, base.low, base.high)
-    shifted, r = _reduced(t, high, base)
+    shifted, r = reduced(t, high, base)
     return scaled(t, where, shifted, t.add(r, low))
 
 
@@ -140,9 +140,9 @@ def tanh(t: Text, x: str) -> str:
     size = t.named("fabs", x)
     limit = t.const(0.5 * math.log(2.0) * (t.format.mantissa + 3))  # tanh is 1 from here
     size = t.pick(t.test("ogt", size, limit), limit, size)
-    shifted, r = _reduced(t, t.add(size, size), E_BASE[t.format])
+    shifted, r = reduced(t, t.add(size, size), E_BASE[t.format])
     power = t.power_of_two(shifted)
-    above = t.fma(power, _above_one(t, r), t.sub(power, t.const(1.0)))
+    above = t.fma(power, above_one(t, r), t.sub(power, t.const(1.0)))
     return t.named("copysign", t.div(above, t.add(above, t.const(2.0))), x)
 
 
