@@ -7,6 +7,7 @@ from typing import Any
 
 from metasched.codegen.arithmetic import binary, compare, convert, logical, negate, select
 from metasched.codegen.branch import choose
+from metasched.codegen.clamped_cast import clamped_cast
 from metasched.codegen.division import divide_by_one, divides_by_one
 from metasched.codegen.emit import Emitter
 from metasched.codegen.memory import lane_offsets, load
@@ -84,7 +85,8 @@ def _not(e: Emitter, node: Not) -> Val:
 
 
 def _cast(e: Emitter, node: Cast) -> Val:
-    return convert(e, e.value(node.value), node.dtype.scalar)
+    clamped = clamped_cast(e, node)
+    return convert(e, e.value(node.value), node.dtype.scalar) if clamped is None else clamped
 
 
 def _select(e: Emitter, node: ir.Select) -> Val:

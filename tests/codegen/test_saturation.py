@@ -85,3 +85,48 @@ def test_requantization_is_a_chain_of_vectors():
     target = Target.of("llvm -mcpu=znver4 -num-cores=2")
     asm = compile_func(lower(requantize, target), target).asm()
     assert "vpmovdb" in asm and "cvttss2si" not in asm
+    assert "cvtps2dq" in asm and "vrndscaleps" not in asm and "cvttps2dq" not in asm
+    assert asm.count("vmaxps") == asm.count("vminps") == asm.count("cvtps2dq")
+
+
+CLAMPED = """
+@T.prim_func
+def main(A: T.Buffer(({count},), "float32"), B: T.Buffer(({count},), "{kind}")):
+    for i in T.serial({count} // 16):
+        for j in T.vectorized(16):
+            with T.block("B"):
+                vi = T.axis.spatial({count}, i * 16 + j)
+                B[vi] = T.Cast("{kind}", {value})
+"""
+
+
+@pytest.mark.parametrize("kind", INTS[:3])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "T.min(T.max(T.nearbyint(A[vi]) + T.float32(113), T.float32(0)), T.float32(127))",
+        "T.max(T.float32(3), T.min(T.nearbyint(A[vi]) - T.float32(5), T.float32(100)))",
+        "T.min(T.max(T.nearbyint(A[vi]), T.float32(-100)), T.float32(90))",
+        "T.min(T.max(A[vi] * T.float32(3), T.float32(-0.5)), T.float32(99.5))",
+        "T.min(T.max(A[vi], T.float32(1)), T.float32(2))",
+        "T.min(T.max(T.nearbyint(A[vi]) + T.float32(0.5), T.float32(2)), T.float32(9))",
+        "T.max(T.min(T.max(A[vi], T.float32(1)), T.float32(90)), T.float32(120))",
+        "T.min(T.nearbyint(A[vi]) + T.float32(7), T.float32(50))",
+    ],
+)
+def test_clamped_vectors_become_integers(kind, value):
+    near = np.arange(-260, 260, dtype="float32") / 2
+    values = np.concatenate(
+        [near, np.nextafter(near, np.float32(1e9)), around_the_limits("float32")]
+    )
+    values = np.resize(values, -(-len(values) // 16) * 16)
+    text = CLAMPED.format(kind=kind, value=value, count=len(values))
+    agree(text, values, np.zeros(len(values), kind))
+
+
+def test_a_second_limit_of_a_clamped_vector_costs_nothing():
+    value = "T.min(T.max(A[vi], T.float32(-7)), T.float32(9))"
+    target = Target.of("llvm -mcpu=znver4 -num-cores=2")
+    func = program(CLAMPED.format(kind="int8", value=value, count=16))
+    asm = compile_func(lower(func, target), target).asm()
+    assert asm.count("vmaxps") == asm.count("vminps") == 1
