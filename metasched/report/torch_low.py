@@ -1,6 +1,8 @@
 """Operators of low precision in PyTorch, for comparison: bfloat16, float16 and quantized operators.
 
 The weights of quantized operators are packed before, as in a model from `torch.ao.quantization`.
+So are those of bfloat16 and float16 where oneDNN computes these types, as in a model that
+`torch.compile` froze; batched products have no weights and are not packed.
 The scales of X and Y are 1, so the scales of the weights are the input S of the workloads.
 """
 
@@ -13,6 +15,40 @@ from typing import Any
 from metasched.report.peer_op import PeerOp, Shape
 from metasched.report.torch_ops import OPS, Maker, back, first, last
 from metasched.workloads.quantized import ZEROS
+
+
+def _packs(torch: Any, kind: str) -> bool:
+    """Whether oneDNN computes bfloat16 ("bf16") or float16 ("fp16") on this machine."""
+    return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{kind}_supported")())
+
+
+def _half_mm(kind: str) -> Maker:
+    """A product of 16-bit floats by weights that oneDNN has packed; batches by one plain call."""
+
+    def make(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+        if len(t[0]) > 1 or not _packs(torch, kind):
+            return OPS["gmm"](torch, shape, t)
+        ops, x = torch.ops.mkldnn, t[0][0]
+        packed = ops._reorder_linear_weight(t[1][0].T.contiguous(), len(x))
+        product = partial(ops._linear_pointwise, x, packed, None, "none", [], "")
+        return PeerOp(product, lambda y: y[None])
+
+    return make
+
+
+def _half_conv(kind: str) -> Maker:
+    """A convolution of 16-bit floats by weights that oneDNN has packed."""
+
+    def make(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+        if not _packs(torch, kind):
+            return OPS["c2d"](torch, shape, t)
+        ops, x, w = torch.ops.mkldnn, first(torch, t[0]), last(torch, t[1].permute(3, 2, 0, 1))
+        window = [[shape[-1]] * 2, [shape[-2]] * 2, [1, 1], 1]
+        packed = ops._reorder_convolution_weight(w, *window, [*x.shape])
+        conv = partial(ops._convolution_pointwise, x, packed, None, *window, "none", [], "")
+        return PeerOp(conv, back)
+
+    return make
 
 
 def _int_mm(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
@@ -82,8 +118,10 @@ def _qdep(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
     return _qconv(torch, shape, [t[0], t[1].unsqueeze(2), *t[2:]], shape[3])
 
 
+HALVES = (("bf16", "bf16"), ("f16", "fp16"))
+"""The types of 16-bit floats, as workloads name them and as oneDNN does."""
 LOW: dict[str, Maker] = {
-    **{f"{op}_{kind}": OPS[op] for op in ("gmm", "c2d") for kind in ("bf16", "f16")},
-    **{f"{op}_{kind}io": OPS[op] for op in ("gmm", "c2d") for kind in ("bf16", "f16")},
+    **{f"gmm_{kind}{end}": _half_mm(name) for kind, name in HALVES for end in ("", "io")},
+    **{f"c2d_{kind}{end}": _half_conv(name) for kind, name in HALVES for end in ("", "io")},
     "gmm_s8s8s32": _int_mm, "gmm_u8s8s32": _mixed_mm, "qgmm": _qgmm, "qc2d": _qc2d, "qdep": _qdep,
 }  # fmt: skip
