@@ -227,7 +227,7 @@ def loops_below(loops: Sequence[For], top: For) -> list[For]:
     return []
 
 
-def _moving(a: Touch, b: Touch, scope: Scope, top: For) -> set[Var]:
+def moving_vars(a: Touch, b: Touch, scope: Scope, top: For) -> set[Var]:
     """The variables that may differ between two accesses in one iteration of the loops above."""
     below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
     lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
@@ -236,7 +236,7 @@ def _moving(a: Touch, b: Touch, scope: Scope, top: For) -> set[Var]:
 
 def _apart(scope: Scope, loop: For, a: Touch, b: Touch) -> bool:
     """Whether two accesses are proved to touch no element in different iterations of `loop`."""
-    moving = _moving(a, b, scope, loop)
+    moving = moving_vars(a, b, scope, loop)
     return all(
         never_ahead(place(x), place(y), (x.guards, y.guards), moving, [loop.var])
         for x, y in ((a, b), (b, a))
@@ -249,7 +249,7 @@ def meet(
     """`overlap_distances` of `a` and `b` in two iterations of `top`."""
     if a.buffer is not b.buffer:
         return None
-    moving = _moving(a, b, scope, top)
+    moving = moving_vars(a, b, scope, top)
     ranges = loop_ranges((*a.loops, *b.loops))
     kept = guard_pairs(a, b, ranges)
     return overlap_distances(a.box, b.box, Outside(moving), ranges, kept, within)

@@ -25,8 +25,11 @@ def never_ahead(
     guards: tuple[Sequence[Linear], Sequence[Linear]],
     moving: Collection[Var],
     order: Sequence[Var],
+    ties: bool = False,
 ) -> bool:
     """Whether `a` is proved to touch no element in an iteration after one where `b` touches it.
+
+    With `ties`, neither in the same iteration.
 
     Args:
         a, b: accesses of one buffer.
@@ -34,13 +37,7 @@ def never_ahead(
         moving: the variables that may have different values for the two accesses.
         order: loops around both accesses, outermost first, which order the iterations.
     """
-    system = _System(frozenset(moving))
-    for side, (place, forms) in enumerate(zip((a, b), guards, strict=True)):
-        system.bound(place, forms, side)
-    for (mine, width), (theirs, other) in zip(a.box, b.box, strict=True):
-        if width < inf and other < inf:
-            system.at_most(mine, 0, theirs, 1, int(other) - 1)
-            system.at_most(theirs, 1, mine, 0, int(width) - 1)
+    system = _System.of_meeting(a, b, guards, moving)
     for var in order:
         one = Linear({var: 1}, 0)
         last = len(system.rows)
@@ -50,7 +47,60 @@ def never_ahead(
         del system.rows[last:]
         system.at_most(one, 1, one, 0, 0)
         system.at_most(one, 0, one, 1, 0)
+    return not ties or is_empty(system.rows)
+
+
+def order_kept(
+    a: Place,
+    b: Place,
+    guards: tuple[Sequence[Linear], Sequence[Linear]],
+    moving: Collection[Var],
+    old: Sequence[Var],
+    new: Sequence[Var],
+) -> bool:
+    """Whether two accesses of one element are proved to keep their order if loops are reordered.
+
+    Args:
+        a, b, guards, moving: see `never_ahead`.
+        old, new: the loops around both accesses in both orders, outermost first.
+    """
+    for first in range(len(old)):
+        for last in range(len(new)):
+            equal = [*old[:first], *new[:last]]
+            if old[first] in equal or new[last] in equal or old[first] is new[last]:
+                continue
+            for one, other in ((0, 1), (1, 0)):
+                before = (old[first], one), (old[first], other)
+                after = (new[last], other), (new[last], one)
+                less = [before, after]
+                if not meet_nowhere(a, b, guards, moving, less, equal):
+                    return False
     return True
+
+
+def meet_nowhere(
+    a: Place,
+    b: Place,
+    guards: tuple[Sequence[Linear], Sequence[Linear]],
+    moving: Collection[Var],
+    less: Sequence[tuple[tuple[Var, int], tuple[Var, int]]],
+    equal: Sequence[Var] = (),
+) -> bool:
+    """Whether `a` and `b` are proved to touch no common element under an order of their iterations.
+
+    Args:
+        a, b, guards, moving: see `never_ahead`.
+        less: pairs of variables, each of execution 0 (of `a`) or 1 (of `b`), of which the first
+            is less than the second.
+        equal: variables that have the same value in both executions.
+    """
+    system = _System.of_meeting(a, b, guards, moving)
+    for var in equal:
+        system.at_most(Linear({var: 1}, 0), 0, Linear({var: 1}, 0), 1, 0)
+        system.at_most(Linear({var: 1}, 0), 1, Linear({var: 1}, 0), 0, 0)
+    for (low, one), (high, other) in less:
+        system.at_most(Linear({low: 1}, 0), one, Linear({high: 1}, 0), other, -1)
+    return is_empty(system.rows)
 
 
 class _System:
@@ -60,6 +110,24 @@ class _System:
         self.moving = moving
         self.rows: list[Inequality] = []
         self._known: set[Hashable] = set()
+
+    @classmethod
+    def of_meeting(
+        cls,
+        a: Place,
+        b: Place,
+        guards: tuple[Sequence[Linear], Sequence[Linear]],
+        moving: Collection[Var],
+    ) -> _System:
+        """The executions of two accesses in which both touch one element."""
+        system = cls(frozenset(moving))
+        for side, (place, forms) in enumerate(zip((a, b), guards, strict=True)):
+            system.bound(place, forms, side)
+        for (mine, width), (theirs, other) in zip(a.box, b.box, strict=True):
+            if width < inf and other < inf:
+                system.at_most(mine, 0, theirs, 1, int(other) - 1)
+                system.at_most(theirs, 1, mine, 0, int(width) - 1)
+        return system
 
     def bound(self, place: Place, guards: Sequence[Linear], side: int) -> None:
         """Add the ends of the loops around an access, and its guards."""

@@ -16,6 +16,7 @@ from metasched.analysis.dependence import (
     kept_twice,
     loops_below,
     meet,
+    moving_vars,
     place,
     single_valued,
     unknown_effects,
@@ -23,6 +24,7 @@ from metasched.analysis.dependence import (
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import ahead, distances
 from metasched.analysis.overlap import Outside, overlap_distances
+from metasched.analysis.polyhedra import order_kept
 from metasched.analysis.scope import Child, Scope, writes
 from metasched.arith.affine import linear
 from metasched.arith.bounds import Interval
@@ -73,6 +75,8 @@ def reorder_violation(
         if a.buffer not in excused:
             excused[a.buffer] = harmless(a.buffer, scope, bottom, None, True)
         if excused[a.buffer] or _kept_by_level(old_vars, new_vars, a, b, scope, top):
+            continue
+        if _kept_in_polyhedra(old_vars, new_vars, a, b, scope, top):
             continue
         if not _kept_one_by_one(old_vars, new_vars, a, b):
             mixed = a.child is b.child and a.child in runs and _mixed(a.child, old_vars)
@@ -211,6 +215,14 @@ def _sign_kept(
             return False
         within = {**within, var: (0, 0)}
     return True
+
+
+def _kept_in_polyhedra(
+    old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch, scope: Scope, top: For
+) -> bool:
+    """Whether inequalities prove that two accesses of one element keep their order."""
+    moving = moving_vars(a, b, scope, top)
+    return order_kept(place(a), place(b), (a.guards, b.guards), moving, old, new)
 
 
 def _kept_one_by_one(old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch) -> bool:

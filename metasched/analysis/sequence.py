@@ -20,10 +20,15 @@ from metasched.arith.conditions import conjuncts
 from metasched.ir.describe import describe
 from metasched.ir.expr import TRUE, Var
 from metasched.ir.stmt import BlockToken, For
+from metasched.ir.visit import blocks_of
 
 
 def interleaving_violation(
-    scope: Scope, loops: Sequence[For], earlier: Sequence[Child], later: Sequence[Child]
+    scope: Scope,
+    loops: Sequence[For],
+    earlier: Sequence[Child],
+    later: Sequence[Child],
+    swapped: bool = False,
 ) -> Failure | None:
     """Whether running two nests iteration by iteration may change what they compute.
 
@@ -32,6 +37,7 @@ def interleaving_violation(
         loops: the common loops, outermost first.
         earlier: the blocks of the earlier nest.
         later: the blocks of the later nest.
+        swapped: in each iteration the blocks of the later nest run first.
 
     Returns the Failure if it may, None if fusion (and likewise fission) keeps the results.
     """
@@ -46,14 +52,49 @@ def interleaving_violation(
             for a in touches(first, among):
                 for b in touches(second, among):
                     if (a.writes or b.writes) and a.buffer is b.buffer:
-                        failure = _backward(order, a, b)
+                        failure = _backward(order, a, b, swapped)
                         if failure is not None:
                             return failure
     return None
 
 
-def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
-    """Whether `a` in one iteration may touch an element that `b` touches in an earlier one."""
+def statement_blocks(scope: Scope, loop: For) -> list[list[Child]]:
+    """The blocks of each statement directly below a loop."""
+    return [
+        [scope.child(r.block.token) for r in blocks_of(item) if scope.get(r.block.token)]
+        for item in loop.body.stmts
+    ]
+
+
+def distribution_order(scope: Scope, loop: For) -> list[int] | None:
+    """An order of the statements below a loop in which each may have a loop of its own.
+
+    Statements keep their order where dependences allow it. None where no order is legal, because
+    two statements need each other in different iterations.
+    """
+    groups = statement_blocks(scope, loop)
+
+    def may_follow(first: int, second: int) -> bool:
+        later = first > second
+        return interleaving_violation(scope, [loop], groups[first], groups[second], later) is None
+
+    count = len(groups)
+    before = [[n != m and not may_follow(n, m) for m in range(count)] for n in range(count)]
+    order: list[int] = []
+    while len(order) < count:  # before[n][m]: statement m has to come before statement n
+        left = [n for n in range(count) if n not in order]
+        free = [n for n in left if not any(before[n][m] for m in left)]
+        if not free:
+            return None
+        order.append(free[0])
+    return order
+
+
+def _backward(order: Sequence[Var], a: Touch, b: Touch, ties: bool = False) -> Failure | None:
+    """Whether `a` in one iteration may touch an element that `b` touches in an earlier one.
+
+    With `ties`, an earlier iteration or the same.
+    """
     where = next(k for k, loop in enumerate(a.loops) if loop.var is order[0])
     below = [loop.var for t in (a, b) for loop in t.loops[where:]]
     moving = {*below, *a.inner, *b.inner}
@@ -66,20 +107,24 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch) -> Failure | None:
         if high < 0:
             return None
         if high > 0:
-            if never_ahead(place(a), place(b), (a.guards, b.guards), moving, order):
-                return None
-            apart = distances(place(a), place(b), order[0])
-            if apart is not None and not (ahead(apart, order) < 0).any():
-                return None
+            break
+    else:
+        if not ties:
+            return None
+    if never_ahead(place(a), place(b), (a.guards, b.guards), moving, order, ties):
+        return None
+    apart = distances(place(a), place(b), order[0])
+    if apart is not None and not (ahead(apart, order) < (1 if ties else 0)).any():
+        return None
 
-            def sentence(var: Var = var) -> str:
-                return (
-                    f"in one nest {b.show()} before {a.show()} in a later iteration of "
-                    f"{var.name}; in two nests their order is reversed"
-                )
+    def sentence() -> str:
+        when = "the same or a later" if ties else "a later"
+        return (
+            f"in one nest {b.show()} before {a.show()} in {when} iteration of "
+            f"{var.name}; in two nests their order is reversed"
+        )
 
-            return Failure("backward-dependence", sentence, b.child.block if b.child else None)
-    return None
+    return Failure("backward-dependence", sentence, b.child.block if b.child else None)
 
 
 def used_before_init(scope: Scope, token: BlockToken, loop: For) -> Failure | None:

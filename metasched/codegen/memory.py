@@ -162,8 +162,8 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
         return _load_masked(e, buffer.dtype, where.pointer, mask)
     if where.indices is None and where.stride == 0:
         return e.widen(_load_vector(e, buffer.dtype, where.pointer, 1), where.lanes)
-    if mask is None and where.indices is None:
-        return _load_lanes(e, buffer.dtype, where)
+    if where.indices is None and (mask is None or where.stride == -1):
+        return _load_lanes(e, buffer.dtype, where, mask)
     if mask is None and where.runs:
         return _load_runs(e, buffer.dtype, where)
     return _gather(e, buffer.dtype, where, mask)
@@ -215,17 +215,17 @@ def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
     return from_memory(e, e.inline(text, dtype, mask.lanes))
 
 
-def _load_lanes(e: Emitter, dtype: DType, where: Place) -> Val:
+def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:
     """Load lanes a constant stride apart: a reversed contiguous vector for stride -1, else one load
-    a lane."""
+    a lane, without a mask."""
     kind = memory_type(dtype, where.lanes)
     if where.stride == -1:
         first = _offset(e, where.pointer, dtype, None, 1 - where.lanes)
-        text = f"load {kind}, ptr {first.text}, align {dtype.bytes}"
-        value = e.inline(text, dtype, where.lanes)
-        order = ", ".join(f"i32 {i}" for i in reversed(range(where.lanes)))
-        text = f"shufflevector {kind} {value.text}, {kind} poison, <{where.lanes} x i32> <{order}>"
-        return from_memory(e, e.inline(text, dtype, where.lanes))
+        if mask is None:
+            value = _load_vector(e, dtype, first, where.lanes)
+        else:
+            value = _load_masked(e, dtype, first, _reversed(e, mask))
+        return _reversed(e, value)
     element, text = memory_type(dtype), "poison"
     for i in range(where.lanes):
         pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
@@ -234,6 +234,13 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place) -> Val:
             f"insertelement {kind} {text}, {element} {one.text}, i64 {i}", dtype, where.lanes
         ).text
     return from_memory(e, Val(text, dtype, where.lanes))
+
+
+def _reversed(e: Emitter, value: Val) -> Val:
+    """The lanes of a vector in reverse order."""
+    order = ", ".join(f"i32 {i}" for i in reversed(range(value.lanes)))
+    text = f"shufflevector {value.typed}, {value.type} poison, <{value.lanes} x i32> <{order}>"
+    return e.inline(text, value.dtype, value.lanes)
 
 
 def _load_runs(e: Emitter, dtype: DType, where: Place) -> Val:

@@ -40,6 +40,7 @@ from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
 from metasched.space.modules.rolling_update import RollingUpdate
 from metasched.space.modules.row_blocks import FuseRowBlocks
+from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
@@ -66,6 +67,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     return (
         ApplyCustomRule(target),
         LoopDistribution(),
+        RowElimination(cpu.num_cores),
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),

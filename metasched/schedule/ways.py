@@ -60,6 +60,12 @@ def child_first(state: State, rv: LoopRV) -> Calls:
     yield (state.new_loop(inner.var), rv) if isinstance(inner, For) else (rv, rv)
 
 
+def with_loops_around(state: State, rv: LoopRV) -> Calls:
+    """The loop with each loop around it, the nearest first."""
+    for outer in reversed(state.loops_above(state.loop(rv))):
+        yield (rv, state.new_loop(outer.var))
+
+
 def with_siblings(state: State, rv: LoopRV) -> Calls:
     """The loop, with each of its sibling loops."""
     node = state.loop(rv)

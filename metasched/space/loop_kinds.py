@@ -13,6 +13,7 @@ from metasched.analysis.access import strides
 from metasched.analysis.block import loop_iter_kind
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.scope import Child
+from metasched.analysis.sequence import distribution_order
 from metasched.arith.affine import interval
 from metasched.arith.bounds import Interval
 from metasched.errors import ScheduleError
@@ -109,7 +110,15 @@ def fission_innermost(sch: Schedule, block: BlockRV, child: Child) -> None:
     below = [*child.loops[1:], child.realize]
     for position in range(len(child.loops) - 1, -1, -1):
         if child.loops[position].body is not below[position]:
-            sch.fission(sch.get_loops(block)[position])
+            loop = sch.get_loops(block)[position]
+            try:
+                sch.fission(loop)
+            except ScheduleError:
+                scope = sch.state.scope(child.realize)
+                order = distribution_order(scope, child.loops[position])
+                if order is None:
+                    raise
+                sch.fission(loop, [[n] for n in order])
             return
     raise ScheduleError("fission", "own-nest", f"block {child.block.name} shares no loop")
 

@@ -113,7 +113,7 @@ def _scalar(child: Child, scope: Scope) -> str:
         if failure is None:
             return ""
         why = why or failure.message
-    along = "along no loop do all stores move by one element and all loads by one or none"
+    along = "along no loop do all stores move by one element and all loads by one, none or -1"
     return why or _outputs(child) or along
 
 

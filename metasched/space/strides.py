@@ -112,6 +112,7 @@ def _together(access: Access, var: Var, lanes: int) -> bool:
 
 
 def contiguous(child: Child, loop: For) -> bool:
-    """Whether along a loop every store moves by one element and every load by one or none."""
+    """Whether along a loop every store moves by one element and every load by one, none, or one
+    backwards."""
     moves = [(a.is_write, s) for a, s in strides(child, loop)]
-    return any(w for w, _ in moves) and all(s == 1 or (s == 0 and not w) for w, s in moves)
+    return any(w for w, _ in moves) and all(s == 1 or (s in (0, -1) and not w) for w, s in moves)

@@ -195,6 +195,29 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),
         lambda s: s.loop_partition(s.get_loops("B")[0], [2, None]),
     ),
+    "cut_loop": (
+        program(
+            "    for i, j in T.grid(4, 4):\n"
+            "        for k in range(i + j):\n"
+            '            with T.block("B"):\n'
+            "                v = T.axis.opaque(16, k)\n"
+            "                B[v] = B[v] + i\n",
+            B="16",
+        ),
+        lambda s: s.cut_loop(s.get_loops("B")[2], s.get_loops("B")[1]),
+    ),
+    "right_looking": (
+        program(
+            "    for j in range(8):\n"
+            "        for k in range(j):\n"
+            '            with T.block("U"):\n'
+            "                X[j] = X[j] - A[j, k] * X[k]\n"
+            '        with T.block("D"):\n'
+            "            X[j] = X[j] * 2\n",
+            A="8, 8", X="8",
+        ),
+        lambda s: s.right_looking(s.get_loops("U")[0]),
+    ),
     "merge": (STAGES, lambda s: s.merge(*s.get_loops("B"), *s.get_loops("C"))),
     "overcompute_box": (TRIANGLE, lambda s: s.overcompute_box("B")),
     "privatize_reduction": (

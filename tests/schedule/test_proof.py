@@ -61,6 +61,17 @@ def wavefront(A: T.Buffer((6, 7), "int32")):
             A[i, j] = A[i - 1, j + 1] + A[i, j - 1] * 2
 
 
+@T.prim_func
+def solved(A: T.Buffer((6, 6), "int32"), X: T.Buffer((6,), "int32")):
+    for i in range(6):
+        for k in range(i):
+            with T.block("update"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                X[vi] -= A[vi, vk] * X[vk]
+        with T.block("finish"):
+            X[i] = X[i] * A[i, i]
+
+
 def skewed_rows(sch: Schedule) -> None:
     """Skew, so that the rows of each diagonal run in parallel."""
     i, j = sch.get_loops("A")
@@ -222,6 +233,12 @@ def parted(s: Schedule) -> None:
     s.fission(s.get_loops("B")[1])
 
 
+def halves(s: Schedule) -> tuple[Any, Any]:
+    """The loop over earlier rows, and the loop over the rows of a block around it."""
+    _, inside = s.split(s.get_loops("update")[0], [None, 2])
+    return s.get_loops("update")[2], inside
+
+
 def summed_apart(s: Schedule) -> None:
     s.decompose_outputs("S")
     s.fission(s.get_loops("S")[1])
@@ -272,6 +289,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "cache_write": (matmul, lambda s: s.cache_write("C", 0, "local")),
     "compute_at": (elementwise, around("B", "compute_at", preserve_unit_loops=True)),
     "compute_inline": (elementwise, lambda s: s.compute_inline("B")),
+    "cut_loop": (solved, lambda s: s.cut_loop(*halves(s))),
     "decompose_padding": (padded, depadded),
     "decompose_reduction": (matmul, decomposed),
     "decompose_scan": (
@@ -312,6 +330,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
         lambda s: s.reindex_cache_write("C", 0, "local", lambda i, j, k: (j, i)),
     ),
     "reorder": (matmul, lambda s: s.reorder(*reversed(s.get_loops("C")))),
+    "right_looking": (solved, lambda s: s.right_looking(s.get_loops("update")[0])),
     "skew": (wavefront, skewed_rows),
     "reorder_block_iter_var": (matmul, lambda s: s.reorder_block_iter_var("C", [2, 0, 1])),
     "require": (matmul, sampled),

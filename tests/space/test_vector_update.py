@@ -8,6 +8,7 @@ from codegen.kernels import agree, integers
 from metasched.analysis.block import FOLD
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
+from metasched.space.loop_kinds import child_of, vectorize_leaf
 from metasched.space.modules.vector_update import VectorUpdate
 
 FACTOR = """
@@ -42,3 +43,34 @@ def test_a_dot_product_of_run_time_extent_gets_lanes():
 def test_strided_ordered_and_short_updates_are_left_alone(change):
     (only,) = _offered(**change)
     assert FOLD not in only.get(only.get_block("update")).annotations
+
+
+BACKWARDS = """
+@T.prim_func
+def main(R: T.Buffer((45,), "{kind}"), Y: T.Buffer((45,), "{kind}"), Z: T.Buffer((45,), "{kind}")):
+    total = T.alloc_buffer((1,), "{kind}")
+    for k in range(1, 45):
+        with T.block("start"):
+            total[0] = R[k]
+        for i in range(k):
+            with T.block("total"):
+                vk = T.axis.opaque((1, 45), k)
+                vi = T.axis.reduce(45, i)
+                total[0] += R[vk - vi - 1] * Y[vi]
+        for i in range(k):
+            with T.block("Z"):
+                Z[i] = Y[k - i - 1] + total[0]
+"""
+
+
+@pytest.mark.parametrize("kind", ["int32", "float64"])
+def test_loads_run_backwards_in_lanes(kind):
+    sch = Schedule(parse(BACKWARDS.format(kind=kind)), seed=0)
+    first, _ = VectorUpdate(128, (2,))(sch, sch.get_block("total"))
+    assert vectorize_leaf(first, first.get_block("Z"), child(first, "Z"), 8)
+    arrays = [integers((45,), "int32", seed=n).astype(kind) % 5 for n in range(3)]
+    agree(first.mod["main"].script(), *arrays)
+
+
+def child(sch: Schedule, name: str):
+    return child_of(sch, sch.get(sch.get_block(name)).token)

@@ -17,6 +17,7 @@ from metasched.schedule.primitives.cache_inplace import cache_inplace
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from metasched.schedule.primitives.compute_location import sample_compute_location
 from metasched.schedule.primitives.copy_at import read_at, write_at
+from metasched.schedule.primitives.cut_loop import cut_loop
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.decompose_scan import decompose_scan
@@ -46,6 +47,7 @@ from metasched.schedule.primitives.reindex_cache import reindex_cache_read, rein
 from metasched.schedule.primitives.reorder import reorder
 from metasched.schedule.primitives.reorder_block_iter_var import reorder_block_iter_var
 from metasched.schedule.primitives.rfactor import rfactor
+from metasched.schedule.primitives.right_looking import right_looking
 from metasched.schedule.primitives.rolling_buffer import rolling_buffer
 from metasched.schedule.primitives.rolling_update import rolling_update
 from metasched.schedule.primitives.sample import (
@@ -120,6 +122,8 @@ class Methods:
     fission = recorded(fission)
     decompose_outputs = recorded(decompose_outputs)
     loop_partition = recorded(loop_partition)
+    cut_loop = recorded(cut_loop)
+    right_looking = recorded(right_looking)
     rolling_buffer = recorded(rolling_buffer)
     rolling_update = recorded(rolling_update)
     read_at = recorded(read_at)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import combinations, product
 
 from metasched.analysis.access import accesses
 from metasched.analysis.closing import independent_iters
-from metasched.analysis.sequence import interleaving_violation
+from metasched.analysis.sequence import interleaving_violation, statement_blocks
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.describe import describe
@@ -24,7 +25,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import blocks_of, fresh_copy, substitute, walk_exprs, walk_stmts
+from metasched.ir.visit import fresh_copy, substitute, walk_exprs, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     proof,
@@ -36,20 +37,23 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.state import State
 
 
 @primitive(of_loop=ways.plain())
-def fission(state: State, loop: LoopRV) -> list[LoopRV]:
+def fission(state: State, loop: LoopRV, groups: Sequence[Sequence[int]] = ()) -> list[LoopRV]:
     """Give each statement directly below `loop` a loop of its own; returns the loops in order.
 
     All iterations of the first statement run before those of the second (loop distribution; Exo
-    calls the step fission). The inverse of `merge`.
+    calls the step fission). The inverse of `merge`. With `groups`, each group of statements, named
+    by their positions, gets a loop; the loops stand in the order of the groups.
 
     requires  a serial loop without annotation, thread binding, break and continue, with two
               statements or more directly inside, which hold nothing but loops and blocks; nothing
               below writes what the loop's ends read; no iteration of a statement touches what an
-              earlier iteration of a later statement writes, or writes what that iteration reads
+              earlier iteration of a later statement writes, or writes what that iteration reads;
+              `groups` name each statement once
     rewrite   for i in range(8): B(i); C(i)
               ->
               for i_0 in range(8): B(i_0)
@@ -68,30 +72,42 @@ def fission(state: State, loop: LoopRV) -> list[LoopRV]:
         text = f"the loop {node.var.name} holds more than loops and blocks: {describe(loose[0])}"
         raise state.error("not-structured", text, node)
     require_steady_ends(state, [node])
-    _require_forward(state, node)
-    items = node.body.items
-    fresh = [state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(items))]
+    items, parted = node.body.items, _groups(state, node, groups)
+    _require_forward(state, node, parted)
+    fresh = [state.fresh_var(f"{node.var.name}_{n}", node.var.dtype) for n in range(len(parted))]
     parts = [
-        evolve(node, var=var, body=substitute(item, {node.var: var}))
-        for var, item in zip(fresh, items, strict=True)
+        evolve(node, var=var, body=substitute(seq([items[n] for n in group]), {node.var: var}))
+        for var, group in zip(fresh, parted, strict=True)
     ]
     state.commit(edit.replace(node, seq(parts)))
     return state.new_loops(fresh)
 
 
+def _groups(state: State, loop: For, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The positions of the statements of each new loop."""
+    every = list(range(len(loop.body.stmts)))
+    found = [sorted(plain_int(state, n, "a position in groups") for n in group) for group in groups]
+    found = found or [[n] for n in every]
+    if sorted(n for group in found for n in group) != every or [] in found:
+        text = f"groups {found} do not name each of the {len(every)} statements of {loop.var.name}"
+        raise state.error("no-partition", f"{text} once", loop)
+    return found
+
+
 @proof
-def _require_forward(state: State, loop: For) -> None:
-    """Refuse a statement that depends on an earlier iteration of a later statement."""
+def _require_forward(state: State, loop: For, groups: Sequence[Sequence[int]]) -> None:
+    """Refuse a statement that depends on an earlier iteration of a statement of a later loop.
+
+    Of two statements that change places, the second must not depend on the same iteration either.
+    """
     scope = state.scope(loop)
-    groups = [
-        [scope.child(r.block.token) for r in blocks_of(item) if scope.get(r.block.token)]
-        for item in loop.body.stmts
-    ]
-    for earlier, later in combinations(groups, 2):
-        failure = interleaving_violation(scope, [loop], earlier, later)
-        refuse_on(
-            state, failure, loop, "the statements of a loop that carries a value must stay together"
-        )
+    blocks = statement_blocks(scope, loop)
+    for before, after in combinations(groups, 2):
+        for earlier, later in product(before, after):
+            swapped = earlier > later
+            failure = interleaving_violation(scope, [loop], blocks[earlier], blocks[later], swapped)
+            hint = "the statements of a loop that carries a value must stay together"
+            refuse_on(state, failure, loop, hint)
 
 
 @primitive(of_block=ways.plain())

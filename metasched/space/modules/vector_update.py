@@ -77,7 +77,7 @@ def update_length(child: Child) -> int | None:
         return None
     moves = strides(child, loop)
     steps = [step for _, step in moves]
-    if 1 not in steps or any(step not in (0, 1) for step in steps):
+    if 1 not in steps or any(step not in (-1, 0, 1) for step in steps):
         return None
     if any(step != 0 for access, step in moves if access.is_write):
         return None

@@ -1,0 +1,209 @@
+"""row_elimination: factorizations and triangular solves, several rows at a time.
+
+    for i_0:
+        for i_1 in parallel:                 # rows that need finished rows alone
+            for k in range(i_0 * R): eliminate row i_0 * R + i_1 by row k, in vectors
+        for i_1:                             # what the rows of the block need of each other
+            for k in range(i_0 * R, i_0 * R + i_1): the same
+
+Each row of such a program needs all rows before it, so no loop over rows runs in parallel. Of a
+block of R rows, most steps need only rows before the block, and these steps are independent.
+
+Where the program gathers the updates of an element (`for k: A[i, j] -= A[i, k] * A[k, j]`), the
+loads of A[k, j] run across rows. `right_looking` and `reorder` make the innermost loop run along
+a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.scope import Child, Scope
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import For, ForKind, SeqStmt, Stmt
+from metasched.ir.visit import free_vars, walk_stmts
+from metasched.schedule.domain import divisors
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.loop_kinds import SMALL, child_of, steps, undo_to
+from metasched.space.modules.vector_update import update_length
+from metasched.space.strides import contiguous
+
+LEAST, MOST = 4, 64
+"""The fewest and the most rows of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowElimination:
+    """Offer rows in blocks, beside the program as written (see the file's docstring).
+
+    The module acts on root blocks. Offers rows along memory alone, and with blocks of rows that run
+    in parallel.
+
+    Attributes:
+        cores: of the machine; one core gets no blocks of rows.
+    """
+
+    cores: int = 1
+
+    @property
+    def name(self) -> str:
+        return "row_elimination"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is not None:
+            return [sch]
+        found = [sch]
+        along = sch.copy()
+        rows = [loop for loop in _top_loops(along, block) if _is_recurrence(along, loop)]
+        if not rows:
+            return found
+        for loop in rows:
+            _along_memory(along, loop)
+        if along.mod is not sch.mod:
+            found.insert(0, along)
+        if self.cores > 1:
+            blocked = along.copy()
+            if sum(_in_blocks(blocked, loop) for loop in _top_loops(blocked, block)):
+                found.insert(0, blocked)
+        return found
+
+
+def _top_loops(sch: Schedule, root: BlockRV) -> list[LoopRV]:
+    """The outermost loops of a root block that hold more than one statement somewhere."""
+    scope = Scope.of(sch.state.block(root).block)
+    tops = {c.loops[0].var: c for c in scope.realizes if c.loops}
+    handles = [sch.get_loops(sch.get_block(c.block.name))[0] for c in tops.values()]
+    return [h for h in handles if any(isinstance(s, SeqStmt) for s in walk_stmts(_node(sch, h)))]
+
+
+def _node(sch: Schedule, loop: LoopRV) -> For:
+    return sch.state.loop(loop)
+
+
+def _is_recurrence(sch: Schedule, loop: LoopRV) -> bool:
+    """Whether a loop is long, and an iteration needs others."""
+    node = _node(sch, loop)
+    if node.kind is not ForKind.SERIAL or steps(node) < SMALL or as_int(node.extent) is None:
+        return False
+    return carried_dependence(node, sch.state.scope(node)) is not None
+
+
+def _along_memory(sch: Schedule, loop: LoopRV) -> None:
+    """Turn the loops inside so that the innermost run along memory; then join loops over the same
+    rows."""
+    for child in _children(sch, loop):
+        if runs_along(child) or len(child.loops) < 2:
+            continue
+        before = len(sch.trace)
+        for turn in (_push, _exchange):
+            try:
+                turn(sch, sch.get_loops(sch.get_block(child.block.name)))
+            except ScheduleError:
+                undo_to(sch, before)
+                continue
+            if runs_along(child_of(sch, child.token)):
+                break
+            undo_to(sch, before)
+    _join(sch, loop)
+
+
+def _push(sch: Schedule, loops: list[LoopRV]) -> None:
+    sch.right_looking(loops[-2])
+
+
+def _exchange(sch: Schedule, loops: list[LoopRV]) -> None:
+    sch.reorder(loops[-1], loops[-2])
+
+
+def _children(sch: Schedule, loop: LoopRV) -> list[Child]:
+    node = _node(sch, loop)
+    return sch.state.scope(node).under(node)
+
+
+def runs_along(child: Child) -> bool:
+    """Whether the innermost loop of a block can run in vectors, as a loop or as a sum."""
+    loops = child.loops
+    return bool(loops) and (contiguous(child, loops[-1]) or update_length(child) is not None)
+
+
+def _join(sch: Schedule, loop: LoopRV) -> None:
+    """Merge neighbouring loops of equal ranges directly below a loop, as far as it is legal."""
+    merged = True
+    while merged:
+        merged = False
+        items = _node(sch, loop).body.stmts
+        for first, second in pairwise(items):
+            if not (isinstance(first, For) and isinstance(second, For)):
+                continue
+            if first.min is second.min and first.extent is second.extent:
+                before = len(sch.trace)
+                try:
+                    sch.merge(*(_handle(sch, one) for one in (first, second)))
+                    merged = True
+                    break
+                except ScheduleError:
+                    undo_to(sch, before)
+
+
+def _handle(sch: Schedule, node: For) -> LoopRV:
+    """The handle of a loop, by a block below it."""
+    child = sch.state.scope(node).under(node)[0]
+    return sch.get_loops(sch.get_block(child.block.name))[child.loops.index(node)]
+
+
+def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
+    """Run the steps of a block of rows that need finished rows alone in parallel.
+
+    Returns whether there are such steps; otherwise the schedule is unchanged.
+    """
+    before = len(sch.trace)
+    extent = as_int(_node(sch, loop).extent)
+    sizes = [d for d in divisors(extent or 1) if LEAST <= d <= MOST and d < (extent or 1)]
+    if not sizes or not _is_recurrence(sch, loop):
+        return False
+    rows = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+    _, inside = sch.split(loop, [None, rows])
+    front: list[int] = []
+    place = 0
+    while place < len(_items(sch, inside)):
+        item, mark, size = _items(sch, inside)[place], len(sch.trace), 1
+        try:
+            if isinstance(item, For) and _grows(item, _node(sch, inside)):
+                sch.cut_loop(_handle(sch, item), inside)
+                size = 2  # the second part stays
+            _apart(sch.copy(), inside, [*front, place])
+            front.append(place)
+        except ScheduleError:
+            undo_to(sch, mark)
+            size = 1
+        place += size
+    try:
+        together = _apart(sch, inside, front)
+        sch.parallel(together[0])
+    except ScheduleError:
+        undo_to(sch, before)
+        return False
+    return True
+
+
+def _items(sch: Schedule, loop: LoopRV) -> tuple[Stmt, ...]:
+    node = _node(sch, loop)
+    return node.body.items if isinstance(node.body, SeqStmt) else (node.body,)
+
+
+def _grows(loop: For, rows: For) -> bool:
+    """Whether the end of a loop depends on the row."""
+    return rows.var in free_vars(loop.extent)
+
+
+def _apart(sch: Schedule, rows: LoopRV, front: list[int]) -> list[LoopRV]:
+    """Give the statements at the places `front` a loop over the rows of their own."""
+    rest = [n for n in range(len(_items(sch, rows))) if n not in front]
+    if not front or not rest:
+        raise ScheduleError("fission", "one-statement", "all statements of the rows stay together")
+    return sch.fission(rows, [front, rest])
