@@ -66,7 +66,7 @@ def intrinsics(registries: None) -> None:
 
 PROGRAM = """
 @T.prim_func
-def f(A: T.Buffer((8,), "int32"), B: T.Buffer({shape}, "int32"), C: T.Buffer((8,), "int32")):
+def f(A: T.Buffer((16,), "int32"), B: T.Buffer({shape}, "int32"), C: T.Buffer((8,), "int32")):
     for i, k in T.grid(8, {steps}):
         with T.block("C"):
             {iters}
@@ -133,10 +133,28 @@ def turn(sch: Schedule) -> LoopRV:
     return sch.get_loops("C")[2]
 
 
+def in_shared(sch: Schedule) -> LoopRV:
+    """A tile of a block that reads a copy of B in shared memory."""
+    sch.cache_read("C", 1, "shared")
+    return tile(sch)
+
+
 CASES: dict[str, tuple[Schedule, Callable[[Schedule], LoopRV], str, Callable[[Schedule], LoopRV]]]
 CASES = {
     "a loop of two tiles": (
         program(), long_tile, "split the loop of k_1 by 4 and tensorize the inner part", split_inner
+    ),
+    "a strided operand": (
+        program("A[vk * 2] * B[vi, vk]"), tile, 'reindex(block, ("read", 0)), before loops are',
+        before_the_split(lambda sch: sch.reindex("C", ("read", 0))),
+    ),
+    "an operand read backwards": (
+        program("A[7 - vk] * B[vi, vk]"), tile, 'reindex(block, ("read", 0)), before loops are',
+        before_the_split(lambda sch: sch.reindex("C", ("read", 0))),
+    ),
+    "an operand in other memory": (
+        program(), in_shared, "set_scope B_shared to global, or work on a copy there (cache_read",
+        lambda sch: [sch.cache_read("C", 1, "global"), sch.get_loops("C")[2]][1],
     ),
     "two parts of a buffer": (
         program("B[0, vk] * B[vi, vk]"), tile, 'reindex(block, ("read", i, n)), before loops are',
@@ -164,7 +182,34 @@ def test_the_step_that_a_hint_names_aligns_both_sides(case):
     )
     assert error.hint.startswith(hint)
     sch.tensorize(taken(sch), "hints.rows")
-    check_transform(before, sch)
+    check_transform(before, sch, compiled=case != "an operand in other memory")
+
+
+def test_iterators_of_one_description_are_fused_first():
+    @T.prim_func
+    def halves(
+        A: T.Buffer((8,), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8,), "int32")
+    ):
+        for i, k, h in T.grid(8, 4, 2):
+            with T.block("C"):
+                vi, vk, vh = T.axis.remap("SRR", [i, k, h])
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + A[vk * 2 + vh] * B[vi, vk * 2 + vh]
+
+    sch = Schedule(halves, check=True)
+    i, k, h = sch.get_loops("C")
+    i0, i1 = sch.split(i, [None, 2])
+    k0, k1 = sch.split(k, [None, 2])
+    sch.reorder(i0, k0, i1, k1, h)
+    sch.fuse(k1, h)
+    step = lambda: sch.tensorize(i1, "hints.rows")  # noqa: E731
+    error = check_refused(sch, step, "mismatch", "does not match hints.rows")
+    assert error.hint == "transform_block_layout, before loops are split, fuses or adds iterators"
+    sch = Schedule(halves, check=True)
+    sch.transform_block_layout("C", lambda i, k, h: (i, k * 2 + h))
+    sch.tensorize(tile(sch), "hints.rows")
+    check_transform(halves, sch)
 
 
 def test_a_description_with_an_init_is_one_of_the_update_alone():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metasched.arith.affine import as_written
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import describe, show_expr
@@ -42,9 +43,9 @@ from metasched.schedule.primitives.tensor_mismatch import (
     ITERS,
     ORDER,
     SAME,
-    TILE,
     TYPE,
     Mismatch,
+    in_order,
     in_scope,
     one_place,
     split_to,
@@ -135,7 +136,7 @@ class Match:
                 f"block {a.name} has {len(a.iter_vars)} iterators, described {len(b.iter_vars)}",
                 mine,
                 theirs,
-                "transform_block_layout fuses iterators or adds some",
+                "transform_block_layout, before loops are split, fuses or adds iterators",
             )
         if dict(a.annotations) != dict(b.annotations):
             what = f"block {a.name} has other annotations than described"
@@ -286,12 +287,15 @@ class Match:
             )
             if not same:
                 what = "0" if shown is None else show_expr(shown)
+                step = f"{ORDER}, or {turned_to(buffer, wanted)}"
+                if min(as_written(offset).terms.values(), default=1) < 0:  # it runs backwards
+                    step = in_order(self.block, buffer)
                 raise Mismatch(
                     f"index {show_expr(index)} of {buffer.name} is not {what} from where its part "
                     "begins",
                     mine,
                     theirs,
-                    f"{ORDER}, or {turned_to(buffer, wanted)}",
+                    step,
                 )
 
     def _part(self, mine: Access, theirs: Access) -> BufferRegion:
@@ -315,7 +319,7 @@ class Match:
         if tuple(sizes) != shape:
             what = f"the part {sizes} of {buffer.name} is not {list(shape)} as described"
             turned = sorted(map(str, sizes)) == sorted(map(str, shape))
-            step = turned_to(buffer, wanted) if turned else TILE
+            step = turned_to(buffer, wanted) if turned else in_order(self.block, buffer)
             several = len(_places(self.block, buffer)) > 1
             raise Mismatch(what, mine, theirs, one_place(buffer) if several else step)
         for other in regions[1:]:

@@ -19,7 +19,6 @@ Node = Stmt | Expr
 SAME = "tensorize takes a block that computes what is described, statement for statement"
 ORDER = "reorder the loops as the description has them"
 ITERS = "reorder_block_iter_var gives the iterators the order of the description"
-TILE = "split the loops by the extents of the description, or pad_einsum first"
 TYPE = "type"  # the step is another intrinsic, which is looked for when all buffers are known
 
 
@@ -65,6 +64,17 @@ def one_place(buffer: Buffer) -> str:
     return (
         f'reindex(block, ("read", i, n)), before loops are split, copies what is read of '
         f"{buffer.name}, read i, at place n"
+    )
+
+
+def in_order(block: Block, buffer: Buffer) -> str:
+    """The step for a buffer whose indices are no plain iterators: strided or reversed."""
+    written = [r.buffer for r in block.writes].count(buffer) > 0
+    regions = [r.buffer for r in (block.writes if written else block.reads)]
+    place = f'("{"write" if written else "read"}", {regions.index(buffer)})'
+    return (
+        f"reindex(block, {place}), before loops are split, copies {buffer.name} to the order of "
+        "the iterators"
     )
 
 
