@@ -115,10 +115,14 @@ def _failed(arguments: argparse.Namespace, error: Exception, code: int) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Print warnings as one line on standard error, without a file and line of metasched."""
+    """Print each warning once, as one line on standard error, without a file and line of
+    metasched."""
+    printed = set[str]()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"metasched: warning: {message}", file=sys.stderr)
+        if str(message) not in printed:
+            printed.add(str(message))
+            print(f"metasched: warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def apart(what: str) -> Iterator[None]:
     that takes long."""
     with called(what), printing_to_stderr():
         yield
+
+
+@contextlib.contextmanager
+def warned(text: str) -> Iterator[None]:
+    """Turn an error of user code in a `with` body into a warning that begins with `text`."""
+    try:
+        yield
+    except ANYTHING as error:
+        warnings.warn(f"{text}: {failure(error)}", stacklevel=4)
 
 
 @contextlib.contextmanager

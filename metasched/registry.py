@@ -130,6 +130,14 @@ class Registry(Generic[T]):
         """The first name of an object, None for one that is not registered."""
         return next((name for name, known in self._items.items() if known is item), None)
 
+    def title(self, made: Any) -> str:
+        """An object in words: `the cost model my.short`, by the name of the object or of its class.
+
+        Without a registered name, it is called by the name of its function or class.
+        """
+        own = getattr(made, "__name__", type(made).__name__)
+        return f"the {self.kind} {self.name_of(made) or self.name_of(type(made)) or own}"
+
 
 class _Plugin(NamedTuple):
     """A plug-in file that was run: the names that it entered, and what the file held."""

@@ -12,12 +12,18 @@ from typing import Any, TypeAlias
 
 from metasched import config
 from metasched.cost.features import FeatureSet
-from metasched.cost.model import CostModel
+from metasched.cost.model import COST_MODELS, CostModel
 from metasched.database.base import DATABASES, STORE, Database
 from metasched.database.record import TraceFile
 from metasched.database.replay import single
-from metasched.errors import DatabaseError, DefaultScheduleError, TargetError, TuneError
-from metasched.foreign import ANYTHING, failure
+from metasched.errors import (
+    DatabaseError,
+    DefaultScheduleError,
+    MeasureError,
+    TargetError,
+    TuneError,
+)
+from metasched.foreign import ANYTHING, failure, warned
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_trace, space_of
 from metasched.measure import cluster as cluster  # enters runners and builders by name
@@ -27,7 +33,9 @@ from metasched.measure.candidate import (
     Compares,
     MakeRunner,
     Runner,
+    calling,
     opened_builder,
+    opened_runner,
 )
 from metasched.registry import load_plugin
 from metasched.runtime import cpu as cpu  # enters the row of CPUs into the table of devices
@@ -301,13 +309,17 @@ class _Session:
                         run.name: _conclude(run, folder, threads, self.start, reason)
                         for run in runs
                     }
-                except DatabaseError:  # a full disk: the best trace must not be lost
-                    for sentence in filter(None, [rescued(run, folder) for run in runs]):
+                except DefaultScheduleError:
+                    raise
+                except (DatabaseError, MeasureError) as error:  # the best trace must not be lost
+                    why = "runner" if isinstance(error, MeasureError) else "storage"
+                    for sentence in filter(None, [rescued(run, folder, why) for run in runs]):
                         warnings.warn(sentence, stacklevel=4)
                     raise
         finally:
             for each in runners:
-                each.close()
+                with warned(f"{RUNNERS.title(each)} could not be closed"), calling(each):
+                    each.close()
             self.pool.close()
             log.close()
 
@@ -326,9 +338,8 @@ class _Session:
         try:
             self.model.save(path)
         except ANYTHING as error:
-            name = type(self.model).__name__
-            text = f"the cost model {name} raised {failure(error)}: {path} is not written"
-            warnings.warn(text, stacklevel=4)
+            text = f"{COST_MODELS.title(self.model)} raised {failure(error)}"
+            warnings.warn(f"{text}: {path} is not written", stacklevel=4)
 
     def _task(
         self, name: str, func: PrimFunc, store: Database, tell: Observer, runners: list[Runner]
@@ -350,7 +361,7 @@ class _Session:
     def _runner(self, func: PrimFunc, default: Trace) -> Runner:
         given = {} if self.builder is None else {"builder": self.builder}
         if self.make is not None:
-            return self.make(func, self.machine, **given)
+            return opened_runner(self.make, func, self.machine, **given)
         settings = self.settings
         if self.time_limit is not None:  # the unscheduled program may never end
             limit = min(settings.baseline_timeout, max(self.time_limit, 1.0))
@@ -370,7 +381,8 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
     unscheduled: float | None = None
     winner: tuple[SearchCandidate, float] | None = run.best
     if isinstance(run.runner, Compares) and reason != "interrupted":
-        unscheduled = run.runner.unscheduled().median
+        with calling(run.runner):
+            unscheduled = run.runner.unscheduled().median
         winner, default_seconds = final_comparison(run, run.runner, default_seconds)
     best: Best | None = None
     run.flush()

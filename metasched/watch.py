@@ -36,16 +36,18 @@ class Endless(PluginError):
 class called:
     """Watch a user's function that runs in the `with` body.
 
-    It is named by a warning after NAMED seconds. With `stop` it is ended by an exception after
-    STOPPED seconds, and calling the same `who` once more is an error at once. `os._exit` in it
-    raises SystemExit. Calls may be nested: the innermost one counts.
+    It is named by a warning after NAMED seconds, unless it is `patient`. With `stop` it is ended by
+    an exception after STOPPED seconds, and calling the same `who` once more is an error at once.
+    `os._exit` in it raises SystemExit. Calls may be nested: the innermost one counts.
     """
 
     __slots__ = ("what", "who", "stop", "named", "ended", "thread", "start", "outer", "exit")
 
-    def __init__(self, what: str, who: object = None, *, stop: bool = False) -> None:
+    def __init__(
+        self, what: str, who: object = None, *, stop: bool = False, patient: bool = False
+    ) -> None:
         self.what, self.who, self.stop = what, who, stop
-        self.named = self.ended = False
+        self.named, self.ended = patient, False
 
     def __enter__(self) -> None:
         if self.stop and any(self.who is one for one in _STOPPED):

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 900, "errors tvm_names config files watch foreign registry hardware"),
+    ("", 915, "errors tvm_names config files watch foreign registry hardware"),
     ("target", 660, "rates machine description suited cpu cuda"),
     (
         "ir",
@@ -109,7 +109,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "evolution autoscheduler annealing baselines guard learning observe run scheduler final "
         "result tasks parts",
     ),
-    ("", 360, "autoschedule tune"),
+    ("", 370, "autoschedule tune"),
     (
         "report",
         2500,
@@ -118,7 +118,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "bandwidth tables progress compare history svg html",
     ),
     ("commands", 880, "*"),
-    ("", 155, "cli __main__"),
+    ("", 160, "cli __main__"),
 ]
 # The two folders of script functions: an intrinsic enters itself in the schedule floor, a
 # workload to the command line.

@@ -48,8 +48,8 @@ def terms(
 ) -> Linear:
     """An integer expression as a sum of multiples of atoms, in the order of their appearance.
 
-    An atom is a variable or anything else that is neither a sum nor a multiple by a constant:
-    `i // 8`, `A[i]`, `i * n`. Iterative, so that sums of thousands of terms are legal.
+    An atom is an expression that is neither a sum nor a multiple by a constant: `i`, `i // 8`,
+    `A[i]`, `i * n`. Iterative, so that sums of thousands of terms are legal.
 
     Args:
         expr: the expression.

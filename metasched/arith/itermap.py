@@ -96,7 +96,8 @@ def why_no_box(
     *,
     unit_steps: bool = False,
 ) -> str | None:
-    """Say why the values do not fill a box, each independent of the others; None if they do.
+    """The reason why the values do not fill a box, each value independent of the other values; None
+    if they fill a box.
 
     Args:
         values: integer expressions of the iterators.

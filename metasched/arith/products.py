@@ -53,7 +53,8 @@ def _cast(value: Expr, dtype: DType) -> Expr:
 
 
 def _span(value: Expr) -> Interval:
-    """Bounds of an integer by its types; those of its type where its operations may wrap."""
+    """Bounds of an integer by the types of its parts; the range of its own type if an operation may
+    wrap."""
     own = value.dtype.range
     found = _exact(value)
     return found if own[0] <= found[0] and found[1] <= own[1] else own

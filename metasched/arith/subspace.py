@@ -226,7 +226,9 @@ class _Divider:
                 if not used.isdisjoint(self.inner):  # a loop of one iteration is on no side
                     cond = substitute(cond, self.single)
                     used = free_vars(cond) & self.ranges.keys()
-                if used.isdisjoint(self.inner):  # also what is fixed around all of them
+                if used.isdisjoint(
+                    self.inner
+                ):  # also conditions on variables that are fixed around all loops
                     outer = logical_and(outer, cond)
                 elif used <= self.inner:
                     inner = logical_and(inner, cond)

@@ -55,11 +55,11 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tune and report; returns 0 when every program has a right candidate and a written trace."""
     target, peak = target_of(arguments, anywhere=True), None
-    if target.here() is None:
+    if arguments.runner is None:
+        require_timed_here(target)
+    if target.here() is None and target.timed_here() is None:
         target = device_of(target).usable(target)
         peak = device_of(target).peak(target, target.num_cores)
-    elif arguments.runner is None:
-        require_timed_here(target)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
     named = config.load(observers=arguments.observer).observers
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():

@@ -27,9 +27,10 @@ class _Vector:
     """A function of a program and a target as `FeatureSet.vector`."""
 
     fn: ExtractorFn
+    name: str
 
     def __call__(self, mod: IRModule | PrimFunc, target: Target, work: float) -> np.ndarray:
-        with called(f"feature extractor {getattr(self.fn, '__name__', '')}", self.fn, stop=True):
+        with called(f"feature extractor {self.name}", self.fn, stop=True):
             return np.asarray(self.fn(mod, target), np.float32)
 
 
@@ -70,7 +71,7 @@ def feature_extractor(
         raise ValueError(f"feature extractor {name!r}: version {version!r} is no integer above 0")
 
     def made(fn: ExtractorFn) -> FeatureSet:
-        return UserFeatures(name, version, listed, _Vector(fn), _no_work)
+        return UserFeatures(name, version, listed, _Vector(fn, name), _no_work)
 
     return EXTRACTORS.decorator(name, "(program, target) -> numbers", made, override)
 

@@ -96,26 +96,31 @@ class Program(Protocol):
 
 
 @runtime_checkable
-class JudgesPrograms(Protocol):
-    """A model that is given programs instead of vectors.
+class PredictsPrograms(Protocol):
+    """A model that scores programs instead of vectors.
 
     Each `module` that the model reads costs a replay.
     """
+
+    def predict_programs(self, programs: Sequence[Program]) -> np.ndarray:
+        """`CostModel.predict` with programs."""
+
+
+@runtime_checkable
+class LearnsFromPrograms(Protocol):
+    """A model that learns from programs instead of vectors."""
 
     def update_programs(
         self, task: str, programs: Sequence[Program], seconds: Sequence[float]
     ) -> None:
         """`CostModel.update` with programs."""
 
-    def predict_programs(self, programs: Sequence[Program]) -> np.ndarray:
-        """`CostModel.predict` with programs."""
-
 
 def predicted(model: CostModel, programs: Sequence[Program]) -> np.ndarray:
     """Ask a model to score programs, with vectors or programs as the model wants."""
     if not programs:
         return np.zeros(0)
-    if isinstance(model, JudgesPrograms):
+    if isinstance(model, PredictsPrograms):
         return np.asarray(model.predict_programs(programs))
     return np.asarray(model.predict(np.stack([one.vector for one in programs])))
 
@@ -124,7 +129,7 @@ def teach(
     model: CostModel, task: str, programs: Sequence[Program], seconds: Sequence[float]
 ) -> None:
     """Let a model learn from measured programs; see `CostModel.update`."""
-    if isinstance(model, JudgesPrograms):
+    if isinstance(model, LearnsFromPrograms):
         model.update_programs(task, programs, seconds)
     else:
         model.update(task, [one.vector for one in programs], seconds)

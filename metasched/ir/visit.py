@@ -230,7 +230,7 @@ def substitute(node: Expr, values: Mapping[Var, Expr]) -> Expr: ...
 @overload
 def substitute(node: Stmt, values: Mapping[Var, Expr]) -> Stmt: ...
 def substitute(node: Expr | Stmt, values: Mapping[Var, Expr]) -> Expr | Stmt:
-    """Replace free variables; a subtree that mentions none of them is returned unchanged.
+    """Replace free variables; a subtree that mentions no replaced variable is returned unchanged.
 
     Blocks contain no loop variables, so a substitution of loop variables ends at blocks. Bound
     variables are not renamed: all variables of a program must be unique (`verify` checks this).

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+import warnings
 from concurrent.futures import Future
 from typing import Any
 
 from metasched.foreign import ANYTHING, failure
-from metasched.measure.candidate import Builder, Built
+from metasched.measure.candidate import BUILDERS, Builder, Built
 from metasched.measure.process import Reply, Worker
+from metasched.watch import called
 
 _PATIENCE = 600.0  # seconds that a build may wait in the builder's own queue
 
@@ -21,7 +23,7 @@ class BuilderSlot(Worker):
     def __init__(self, name: str, builder: Builder) -> None:
         """Nothing is submitted yet."""
         super().__init__(name)
-        self._builder = builder
+        self._builder, self._title = builder, BUILDERS.title(builder)
         self._future: Future[Built] | None = None
         self._began = 0.0
 
@@ -45,7 +47,10 @@ class BuilderSlot(Worker):
         self._woken, waking = socket.socketpair()
         func, target = arguments
         try:
-            self._future = self._builder.submit(func, target)
+            with called(self._title):
+                self._future = self._builder.submit(func, target)
+            if not isinstance(self._future, Future):
+                raise TypeError(f"submit must return a future, not {type(self._future).__name__}")
         except ANYTHING as error:  # a user's builder: any exception is a failed build
             self._future = Future()
             self._future.set_exception(error)
@@ -71,8 +76,12 @@ class BuilderSlot(Worker):
         seconds = time.monotonic() - self._began
         try:
             built = self._future.result(0.0)
+            if not isinstance(built, Built):
+                raise TypeError(f"its future must give a Built, not {type(built).__name__}")
         except ANYTHING as error:  # as above
-            return self._ended(Reply("error", message=failure(error), seconds=seconds))
+            text = f"{self._title} raised {failure(error)}"
+            warnings.warn(text, stacklevel=3)
+            return self._ended(Reply("error", message=text, seconds=seconds))
         if built.program is not None:
             return self._ended(Reply("value", built.program, seconds=built.seconds or seconds))
         kind = built.status.value.removeprefix("build_")

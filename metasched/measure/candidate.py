@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
-from metasched.errors import MeasureError
+from metasched.errors import MeasureError, MetaschedError
+from metasched.foreign import ANYTHING, failure, warned
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.measure.settings import MeasureOptions
 from metasched.registry import Registry, complete
 from metasched.runtime.devices import Program
 from metasched.target import Target
+from metasched.watch import called, is_built_in
 
 
 class Status(enum.Enum):
@@ -192,11 +194,70 @@ def opened_builder(given: Builder | str | None) -> Iterator[Builder | None]:
     if not isinstance(given, str):
         yield given
         return
-    made = complete(f"the builder {given}", BUILDERS.get(given), "submit", "close")
+    what = f"the builder {given}"
+    made = complete(what, BUILDERS.get(given), "submit", "close")
     try:
         yield made
     finally:
-        made.close()
+        with warned(f"{what} could not be closed"), called(what):
+            made.close()
+
+
+@contextmanager
+def calling(runner: object) -> Iterator[None]:
+    """Call a runner in a `with` body; an error of a user's runner is a MeasureError that names it.
+
+    A call of a runner may take long, so no warning names it.
+    """
+    if is_built_in(runner):
+        yield
+        return
+    what = RUNNERS.title(runner)
+    try:
+        with called(what, patient=True):
+            yield
+    except MetaschedError:
+        raise
+    except ANYTHING as error:
+        raise MeasureError(f"{what} raised {failure(error)}") from error
+
+
+def opened_runner(make: MakeRunner, *arguments: Any, **more: Any) -> Runner:
+    """The runner that a factory makes.
+
+    Raises PluginError if a user's factory fails, or its result lacks a method.
+    """
+    if is_built_in(make):
+        return make(*arguments, **more)
+    return complete(RUNNERS.title(make), lambda: make(*arguments, **more), "measure", "close")
+
+
+def outcomes_of(
+    runner: Runner, candidates: Sequence[Candidate], on_outcome: OnOutcome
+) -> list[Outcome]:
+    """Let a runner measure candidates; `on_outcome` gets each outcome once, as soon as it is known.
+
+    Raises MeasureError if the runner fails, or does not return one outcome for each candidate.
+    """
+    told = set[int]()
+
+    def first(candidate: Candidate, outcome: Outcome) -> None:
+        if candidate.index not in told:
+            told.add(candidate.index)
+            on_outcome(candidate, outcome)
+
+    with calling(runner):
+        found = runner.measure(candidates, first)
+    whole = isinstance(found, Sequence) and all(isinstance(each, Outcome) for each in found)
+    if not whole or len(found) != len(candidates):
+        count = f"{len(found)} values" if isinstance(found, Sequence) else type(found).__name__
+        raise MeasureError(
+            f"{RUNNERS.title(runner)} must return {len(candidates)} outcomes, one for each "
+            f"candidate, not {count}"
+        )
+    for candidate, outcome in zip(candidates, found, strict=True):
+        first(candidate, outcome)
+    return list(found)
 
 
 @runtime_checkable

@@ -407,8 +407,10 @@ class LocalRunner:
 
 
 def needed_plugins() -> tuple[str, ...]:
-    """The plug-in files of this process, if one of them declares a device or an instruction: then
-    programs cannot be compiled or run without the files."""
+    """The plug-in files of this process, if a file declares a device or an instruction.
+
+    Without such a file, programs cannot be compiled or run.
+    """
     registries: tuple[Registry[Any], ...] = (DEVICES, HARDWARE)
     brought = any(r.from_plugin(name) for r in registries for name in r.names())
     return plugin_files() if brought else ()

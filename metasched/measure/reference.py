@@ -160,8 +160,8 @@ class References:
 
     def _warn_slow(self) -> None:
         warnings.warn(
-            f"{self._name}: the program as written has run for {_PATIENCE:.0f} s and goes on; a "
-            f"time limit ends it, at the latest {self._options.baseline_timeout:.0f} s do",
+            f"{self._name}: the program as written gave no results within {_PATIENCE:.0f} s; "
+            f"the run waits for them for at most {self._options.baseline_timeout:.0f} s",
             stacklevel=2,
         )
 

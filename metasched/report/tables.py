@@ -27,6 +27,7 @@ def ending(reason: str) -> str:
     words = {
         "budget": "all are used", "time": "time is up", "exhausted": "no others are left",
         "storage": "the database cannot be written",
+        "runner": "the runner failed",
     }  # fmt: skip
     return words.get(reason, reason)
 

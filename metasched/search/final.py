@@ -10,7 +10,7 @@ from statistics import median
 
 from metasched.database.record import TraceFile
 from metasched.errors import DatabaseError, MeasureError
-from metasched.measure.candidate import Compares
+from metasched.measure.candidate import Compares, calling
 from metasched.runtime.timing import beside_each_other
 from metasched.search.population import SearchCandidate
 from metasched.search.run import TaskRun
@@ -60,7 +60,8 @@ def final_comparison(
     default_seconds = usual.get(run.default.key, default_seconds)
     finalists = [(candidate, usual[candidate.key]) for candidate in order]
     for candidate, seconds in [*finalists, *(pair for pair in ranking if pair[0].key not in again)]:
-        outcome = runner.verify(candidate.to_measure())
+        with calling(runner):
+            outcome = runner.verify(candidate.to_measure())
         if outcome.ok:
             return (candidate, seconds), default_seconds
         why = f"{outcome.status.value}: {outcome.message}"
@@ -81,9 +82,9 @@ def _times_in_turns(
     took = max(1, among) * len(programs) * max(run.best_seconds, 1e-3 * runner.options.sample_ms)
     rounds = int(min(80, max(least, SECONDS_PER_TRIAL * run.progress.trials / took)))
     try:
-        turns = runner.interleave(
-            [candidate.to_measure() for candidate in programs], rounds, fresh=among > 0
-        )
+        given = [candidate.to_measure() for candidate in programs]
+        with calling(runner):
+            turns = runner.interleave(given, rounds, fresh=among > 0)
     except MeasureError as error:
         where = "in a further process" if among else "beside the default"
         text = f"{run.name}: the winner was not timed again {where}: {error}"
@@ -94,14 +95,17 @@ def _times_in_turns(
     )
 
 
-def rescued(run: TaskRun, folder: Path) -> str:
-    """Save the best trace of a run whose database cannot be written; returns a sentence about it.
+def rescued(run: TaskRun, folder: Path, reason: str) -> str:
+    """Save the best trace of a run whose database or runner failed; returns a sentence about it.
 
     The trace goes beside the database, or into the folder of temporary files. The sentence is empty
-    if the run has no best program.
+    if the run has no best program, or its results were not confirmed yet.
+
+    Args:
+        reason: why the run ends: `storage` or `runner`.
     """
-    run.finish("storage")
-    if run.best is None:
+    run.finish(reason)
+    if run.best is None or (run.held and reason == "runner"):
         return ""
     candidate, seconds = run.best
     kept = TraceFile.from_record(run.record(candidate, run.outcomes[candidate.key], 0))

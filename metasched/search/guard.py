@@ -12,6 +12,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.search.baselines import RandomSearch
 from metasched.search.population import SearchCandidate
 from metasched.search.strategy import STRATEGIES, SearchTask, Strategy
+from metasched.watch import called, is_built_in
 
 
 class GuardedStrategy:
@@ -29,11 +30,14 @@ class GuardedStrategy:
         self.inner: Strategy = complete(
             f"the strategy {name}", lambda: factory(task), "propose", "learn"
         )
+        self._patient = is_built_in(self.inner)  # a round of a built-in one may take long
 
     def propose(self, count: int) -> list[SearchCandidate]:
         """At most `count` programs not seen before."""
         try:
-            return self._unseen(self.inner.propose(count))[:count]
+            with called(f"the strategy {self.name}", patient=self._patient):
+                found = self.inner.propose(count)
+            return self._unseen(found)[:count]
         except ANYTHING as error:
             self._replace(error)
             return self._unseen(self.inner.propose(count))[:count]
@@ -43,7 +47,8 @@ class GuardedStrategy:
         population = self.task.population
         before = {id(candidate) for candidate, _ in population.measured}
         try:
-            self.inner.learn(candidates, seconds)
+            with called(f"the strategy {self.name}", patient=self._patient):
+                self.inner.learn(candidates, seconds)
         except ANYTHING as error:
             self._replace(error)
         entered = {id(candidate) for candidate, _ in population.measured} - before
@@ -72,4 +77,4 @@ class GuardedStrategy:
             raise error
         text = f"the strategy {self.name} raised {failure(error)}; programs are drawn at random"
         warnings.warn(text, stacklevel=3)
-        self.inner = RandomSearch(self.task)
+        self.inner, self._patient = RandomSearch(self.task), True

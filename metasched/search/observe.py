@@ -196,14 +196,14 @@ def fan_out(*observers: Observer) -> Observer:
 
     def tell(event: Event) -> None:
         for observer in list(listening):
-            name = getattr(observer, "__name__", type(observer).__name__)
+            what = OBSERVERS.title(observer)
             try:
-                with called(f"observer {name}", observer, stop=not is_built_in(observer)):
+                with called(what, observer, stop=not is_built_in(observer)):
                     observer(event)
             except ANYTHING as error:
                 listening.remove(observer)
                 warnings.warn(
-                    f"observer {name} raised {failure(error)}; it is not called any more",
+                    f"{what} raised {failure(error)}; it is not called any more",
                     stacklevel=2,
                 )
 

@@ -13,19 +13,27 @@ from metasched.cost import lightgbm_lack
 from metasched.cost.extractor import EXTRACTORS
 from metasched.cost.features import CPU_FEATURE_SET, FeatureSet
 from metasched.cost.guide import Guide
-from metasched.cost.model import COST_MODELS, METHODS, CostModel, StartsFromPrior, TakesFeatures
+from metasched.cost.model import (
+    COST_MODELS,
+    METHODS,
+    CostModel,
+    PredictsPrograms,
+    StartsFromPrior,
+    TakesFeatures,
+)
 from metasched.cost.prior import Prior, every_shipped, shipped
 from metasched.database.base import DATABASE_METHODS, DATABASES, OWN, STORE, Database
 from metasched.database.record import Record
 from metasched.database.store import Store
-from metasched.errors import DatabaseError, TuneError, brief
-from metasched.foreign import ANYTHING, failure
+from metasched.errors import DatabaseError, PluginError, TuneError, brief
+from metasched.foreign import ANYTHING, failure, warned
 from metasched.kinds import default_space, space_of
 from metasched.measure.candidate import Status
 from metasched.registry import complete
 from metasched.runtime.parallel import SERIAL, has_openmp
 from metasched.space.generate import SEARCH_SPACES, Space
 from metasched.target import Target
+from metasched.watch import called
 
 T = TypeVar("T")
 Spaces: TypeAlias = "Space | str | Mapping[str, Space | str] | None"
@@ -58,6 +66,11 @@ def cost_model_of(
         model = complete(what, lambda: factory(settings.seed), *METHODS)
         if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
             warnings.warn(SERIAL, stacklevel=4)  # the model of trees has one warning for both
+    if getattr(type(model), "predict", None) is CostModel.predict and not isinstance(
+        model, PredictsPrograms
+    ):
+        lacks = f"{type(model).__name__} has neither predict nor predict_programs"
+        raise PluginError(f"{COST_MODELS.title(model)} cannot be used: {lacks}")
     if isinstance(model, TakesFeatures):
         model.take_features(features)
     path = shipped(machine.mcpu, features) if settings.prior and given is None else None
@@ -159,7 +172,8 @@ class GuardedDatabase(Database):
     def _tried(self, ask: Callable[[Database], T]) -> T:
         if self._own is None:
             try:
-                return ask(self.inner)
+                with called(f"the database {self.name}"):
+                    return ask(self.inner)
             except ANYTHING as error:
                 self._own = Store(self.folder / STORE)
                 text = f"the database {self.name} raised {failure(error)}"
@@ -191,8 +205,5 @@ def opened_database(given: Database | str, folder: Path) -> Iterator[Database]:
         if used is not found:
             used.close()
         if isinstance(given, str):
-            try:
+            with warned(f"the database {name} could not be closed"), called(f"the database {name}"):
                 found.close()
-            except ANYTHING as error:
-                text = f"the database {name} raised {failure(error)} when it was closed"
-                warnings.warn(text, stacklevel=4)

@@ -1,4 +1,5 @@
-"""Phases: the seconds that a search spends, by phase; TimedModel: counts those of a cost model."""
+"""Phases: the seconds that a search spends, by phase; TimedModel: adds the seconds of a cost
+model to its phase."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from metasched.cost.model import (
+    COST_MODELS,
     CostModel,
     EstimatesSpread,
-    JudgesPrograms,
+    PredictsPrograms,
     Program,
     RandomModel,
     SaysReady,
@@ -59,6 +61,14 @@ class TimedModel:
         with self.phases.of("model"):
             self._tried(lambda model: model.update(task, vectors, seconds))
 
+    def update_programs(
+        self, task: str, programs: Sequence[Program], seconds: Sequence[float]
+    ) -> None:
+        """Let the model learn from programs, or from their vectors."""
+        self._taught = True
+        with self.phases.of("model"):
+            self._tried(lambda model: teach(model, task, programs, seconds))
+
     def predict(self, vectors: Vectors) -> Any:
         return self._asked(lambda model: _scores(model.predict(vectors), len(vectors)))
 
@@ -84,14 +94,13 @@ class TimedModel:
 
     def _tried(self, question: Callable[[CostModel], Any]) -> Any:
         try:
-            with called(f"the cost model {type(self.model).__name__}"):
+            with called(COST_MODELS.title(self.model)):
                 return question(self.model)
         except ANYTHING as error:
             if isinstance(self.model, RandomModel):
                 raise
-            name = type(self.model).__name__
-            text = f"the cost model {name} raised {failure(error)}; the search goes on without it"
-            warnings.warn(text, stacklevel=4)
+            text = f"{COST_MODELS.title(self.model)} raised {failure(error)}"
+            warnings.warn(f"{text}; the search goes on without it", stacklevel=4)
             self.model = RandomModel()
             return question(self.model)
 
@@ -114,22 +123,15 @@ class TimedModel:
 
 
 class TimedJudge(TimedModel):
-    """A TimedModel for a model that is given programs instead of vectors."""
-
-    def update_programs(
-        self, task: str, programs: Sequence[Program], seconds: Sequence[float]
-    ) -> None:
-        self._taught = True
-        with self.phases.of("model"):
-            self._tried(lambda model: teach(model, task, programs, seconds))
+    """A TimedModel for a model that scores programs instead of vectors."""
 
     def predict_programs(self, programs: Sequence[Program]) -> Any:
         return self._asked(lambda model: _scores(predicted(model, programs), len(programs)))
 
 
 def timed(model: CostModel, phases: Phases) -> TimedModel:
-    """Wrap a cost model in a TimedModel, or in a TimedJudge if the model takes programs."""
-    return (TimedJudge if isinstance(model, JudgesPrograms) else TimedModel)(model, phases)
+    """Wrap a cost model in a TimedModel, or in a TimedJudge if the model scores programs."""
+    return (TimedJudge if isinstance(model, PredictsPrograms) else TimedModel)(model, phases)
 
 
 def _scores(found: Any, count: int) -> np.ndarray[Any, Any]:

@@ -31,6 +31,8 @@ from metasched.measure.candidate import (
     ReadsAgain,
     Recalls,
     Runner,
+    calling,
+    outcomes_of,
 )
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
@@ -282,7 +284,7 @@ class TaskRun:
         fewest, others = near[:_RETIMED], near[_RETIMED:]
         chosen = [*fewest, *others[-_RETIMED:]]
         try:
-            with self.phases.of("run"):
+            with self.phases.of("run"), calling(self.runner):
                 read = self.runner.read_again([candidate.to_measure() for candidate in chosen])
         except DefaultScheduleError:
             raise
@@ -322,7 +324,7 @@ class TaskRun:
             with uninterrupted():
                 self._note(measured, chosen[measured.index - first], outcome)
 
-        return self.runner.measure(candidates, ended)
+        return outcomes_of(self.runner, candidates, ended)
 
     def _note(self, measured: Candidate, candidate: SearchCandidate, outcome: Outcome) -> None:
         """Store an outcome as soon as it is known."""
@@ -393,7 +395,8 @@ class TaskRun:
         stored = self.store.all(self.workload, self.factory.target)
         machine = ""
         if isinstance(self.runner, NamesMachine) and any(r.machine for r in stored):
-            machine = self.runner.machine()
+            with calling(self.runner):
+                machine = self.runner.machine()
         records = [r for r in stored if times_compare(r.machine, machine)]
         others = [r for r in stored if r.ok and not times_compare(r.machine, machine)]
         others.sort(key=lambda r: r.seconds)
@@ -417,12 +420,9 @@ class TaskRun:
                 self.outcomes[candidate.key] = kept
         self.population.add(reloaded, times)
         if isinstance(self.runner, Recalls):
-            self.runner.recall(
-                [
-                    (candidate.to_measure(), seconds)
-                    for candidate, seconds in self.population.measured
-                ]
-            )
+            measured = self.population.measured
+            with calling(self.runner):
+                self.runner.recall([(one.to_measure(), seconds) for one, seconds in measured])
         if len(reloaded) > 1 and not model.knows(self.workload):
             teach(model, self.workload, reloaded, times)
 

@@ -18,6 +18,7 @@ from metasched.ir.func import PrimFunc
 from metasched.registry import Registry, complete
 from metasched.schedule.rng import Rng
 from metasched.search.run import TaskRun
+from metasched.watch import called
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +180,16 @@ class GuardedScheduler:
 
     def __init__(self, name: str, tasks: Tasks) -> None:
         """Raises RegistryError for an unknown name, PluginError when it cannot be constructed."""
-        self.name, self.tasks = name, tasks
+        self._what, self.tasks = f"the task scheduler {name}", tasks
         factory = TASK_SCHEDULERS.get(name)
-        self.inner: TaskScheduler = complete(
-            f"the task scheduler {name}", lambda: factory(tasks), "next", "ended"
-        )
+        self.inner: TaskScheduler = complete(self._what, lambda: factory(tasks), "next", "ended")
 
     def next(self) -> int | None:
         """The task of the next round; None when the run ends."""
         try:
-            return self._checked(self.inner.next())
+            with called(self._what):
+                task = self.inner.next()
+            return self._checked(task)
         except ANYTHING as error:
             self._replace(error)
             return self.inner.next()
@@ -196,7 +197,8 @@ class GuardedScheduler:
     def ended(self, task: int) -> None:
         """Tell the task scheduler that a round has ended."""
         try:
-            self.inner.ended(task)
+            with called(self._what):
+                self.inner.ended(task)
         except ANYTHING as error:
             self._replace(error)  # the gradient rule reads the times of the tasks itself
 
@@ -214,7 +216,7 @@ class GuardedScheduler:
         """Use the gradient rule; raises the error if the gradient rule was used already."""
         if isinstance(self.inner, GradientScheduler):
             raise error
-        text = f"the task scheduler {self.name} raised {failure(error)}; the gradient rule goes on"
+        text = f"{self._what} raised {failure(error)}; the gradient rule goes on"
         warnings.warn(text, stacklevel=3)
         self.inner = _gradient(self.tasks)
 

@@ -77,6 +77,27 @@ def test_what_export_refuses(tmp_path):
         ms.export(two, tmp_path)
 
 
+def test_a_runner_may_have_more_cores_than_this_machine(cli, tmp_path, monkeypatch):
+    cores = {**HERE.to_json(), "num_cores": 4096}
+    asked = ("tune", "gmm", "--shape", "1,16,16,16", "--target", json.dumps(cores), "--no-peer")
+    more = ("--strategy", "random", "--model", "random", "--trials", 1, "--json")
+    refused = cli(*asked, *more)
+    assert refused.code == 2 and "the target has 4096 cores, this machine lets" in refused.err
+    (tmp_path / "far.py").write_text(FAR)
+    done = cli(*asked, *more, "--plugin", tmp_path / "far.py", "--runner", "test.far")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["peak_gflops"] is None
+
+
+FAR = """
+import metasched as ms
+
+@ms.runner("test.far")
+def far(func, target):
+    return ms.ReplayRunner(cost=lambda candidate: 1e-6)
+"""
+
+
 def test_a_runner_that_reaches_a_board(cli, tmp_path):
     """Candidates are linked, run under emulation, checked and timed; the winner's trace exports."""
     require_emulator()

@@ -177,7 +177,8 @@ def test_a_builder_of_a_user_compiles_for_the_local_runner():
     faults = ["refuse", "late", "raise"]
     asked = [scale(), *(scale(fault=fault) for fault in faults)]
     with LocalRunner(scale(), options=OPTIONS, builder=builder) as runner:
-        good, *bad = runner.measure([candidate(f, n) for n, f in enumerate(asked)])
+        with pytest.warns(UserWarning, match="the builder Builder raised"):
+            good, *bad = runner.measure([candidate(f, n) for n, f in enumerate(asked)])
         assert len(runner.interleave([candidate(scale(2.0))], rounds=2)[0]) == 2
     assert good.ok and good.build_seconds == 0.5
     assert {o.status for o in bad} == {Status.BUILD_ERROR}

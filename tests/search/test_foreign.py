@@ -140,5 +140,5 @@ def test_an_observer_that_fails_is_told_no_more(tmp_path):
     result, told = tuned(tmp_path, observer=watch)
     assert len(calls) == 1 and result.trials == 24
     assert [t for t in told if "observer" in t] == [
-        "observer watch raised RuntimeError: no paper; it is not called any more"
+        "the observer watch raised RuntimeError: no paper; it is not called any more"
     ]

@@ -196,7 +196,7 @@ def _loop(stmt: Stmt, known: Mapping[Var, Range], free: tuple[str, ...]) -> Stmt
     added = added_operands(targets, loop.var, known)
     while extent is not None and width > extent:
         width //= 2
-    alone = len(targets) == 1  # what is one vector is left to code generation
+    alone = len(targets) == 1  # a loop of exactly one vector is left to code generation
     if added is None or width < 2 or (extent == width and alone) or width & (width - 1):
         return None
     lanes = _Lanes(loop, tuple(targets), added, inner, width)

@@ -77,9 +77,9 @@ class _Tiles:
 
     Attributes:
         index: where a tile of the buffer begins.
-        own: where it begins in the accumulators.
+        own: where the tile begins in the accumulators.
         loops: the unrolled loops over the tiles.
-        count: of tiles.
+        count: the number of tiles.
     """
 
     index: Expr

@@ -11,7 +11,7 @@ import numpy as np
 
 from metasched.cost import regression
 from metasched.cost.line import Regressor
-from metasched.cost.model import EstimatesSpread, JudgesPrograms, predicted
+from metasched.cost.model import EstimatesSpread, PredictsPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.search.draft import Draft
 from metasched.search.population import Request, SearchCandidate
@@ -127,7 +127,7 @@ class SearchState:
         if not candidates:
             return []
         model = self.task.model
-        if isinstance(model, EstimatesSpread) and not isinstance(model, JudgesPrograms):
+        if isinstance(model, EstimatesSpread) and not isinstance(model, PredictsPrograms):
             vectors = np.stack([candidate.vector for candidate in candidates])
             found, doubt = model.predict_with_spread(vectors)
             scores = np.asarray(found) + curiosity * doubt
