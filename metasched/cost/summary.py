@@ -165,12 +165,13 @@ class _Walker:
         extent = as_int(loop.extent)
         if extent is None:
             extent = self._mean(loop.extent)
+        extent = max(extent, 1)  # the logarithms of the features need a positive number
         if extent != 1:
             index = self.loops_seen
             self.loops_seen += 1
             step = 1 if loop.step is None else as_int(loop.step) or 1
             loops = [*loops, Loop(extent, loop.kind.value, index)]
-            self.strides[loop.var] = {index: (step, step * max(extent - 1, 0))}
+            self.strides[loop.var] = {index: (step, step * (extent - 1))}
             self.bound[loop.var] = (index, extent)
         self.visit(loop.body, loops, notes)
 

@@ -62,7 +62,7 @@ def first_guess(
     search = EvolutionarySearch(task, OPTIONS, PROPOSALS)
     search.generate()
     found = list(search.state.pool.values())
-    if not found:
+    if not search.state.known:
         return Guess(default, "no sample of the design spaces is legal")
     for candidate, score in search.state.ranked([*known, *found])[:PROVED]:
         candidate.score = score

@@ -9,6 +9,7 @@ from cost.tiled import Matmul, block, nest, sample
 from metasched.cost.features import FEATURE_NAMES, STORE_FEATURES, features, store_features
 from metasched.cost.machine import MACHINE_FEATURES
 from metasched.cost.summary import summarize
+from metasched.frontend.einsum import einsum
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import LT, TRUE, Select, Var, as_expr, compare, logical_and, maximum
 from metasched.ir.func import IRModule, PrimFunc
@@ -23,6 +24,7 @@ from metasched.ir.stmt import (
     IterKind,
     MatchBufferRegion,
 )
+from metasched.schedule.schedule import Schedule
 from metasched.target import Target
 
 TARGET = Target.of("llvm -mcpu=haswell -num-cores=2")
@@ -194,6 +196,15 @@ def test_every_row_is_finite_and_not_negative():
         rows = store_features(program, TARGET)
         assert np.isfinite(rows).all()
         assert (rows >= 0).all()
+
+
+def test_loops_without_iterations_have_features():
+    func = einsum("ik,kj->ij", (4, 0), (0, 4))
+    for kind in ("serial", "unroll"):
+        sch = Schedule(func)
+        if kind == "unroll":
+            sch.unroll(sch.get_loops(sch.get_child_blocks("root")[0])[2])
+        assert np.isfinite(features(sch.mod, TARGET)).all()
 
 
 def test_facts_of_a_store_are_found_once(monkeypatch):

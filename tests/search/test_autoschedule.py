@@ -95,6 +95,13 @@ def test_a_space_without_a_legal_sample_gives_the_default_schedule_and_a_warning
     assert ms.structural_equal(sch.mod, default_of(matmul(16)).mod)
 
 
+def test_a_space_that_holds_only_the_program_as_written_is_no_lack(recwarn):
+    sch = ms.autoschedule(matmul(16), TARGET, space=ms.SpaceGenerator(()))
+    known = [default_of(matmul(16)).mod, ms.Schedule(matmul(16)).mod]
+    assert any(ms.structural_equal(sch.mod, mod) for mod in known)
+    assert not recwarn.list
+
+
 def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():
     func = matmul(16)
     factory = CandidateFactory(func, TARGET, default_space(TARGET))
