@@ -89,8 +89,8 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "measure",
         2970,
-        "settings candidate priority worker process workers flow data loaded_task padding sampling "
-        "builder_slot samples anchor jobs reference local replay cluster "
+        "settings candidate priority worker process workers flow indices data loaded_task padding "
+        "sampling builder_slot samples anchor jobs reference local replay cluster "
         "instruction_costs",
     ),
     (

@@ -3,7 +3,8 @@
 Inputs are small integers in their dtype, smaller for longer sums. So sums and products are
 bit-equal in any order, and the comparison is exact. In sums of integers, which wrap around, bytes
 take all values: only large values show a sum that saturates too early. Floats that scale sums of
-bytes are powers of two, small enough that results do not all saturate.
+bytes are powers of two, small enough that results do not all saturate. Indices and bounds of rows
+take all values that stay inside, see `indices`.
 
 If the program divides, takes exponentials or rounds, results may differ. The tolerance is 64 eps of
 the largest magnitude, or 64 times the change that one more rounding of the inputs makes. The second
@@ -44,6 +45,7 @@ from metasched.ir.func import FAST_MATH, PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BufferStore
 from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
+from metasched.measure.indices import index_data
 
 _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
@@ -74,6 +76,7 @@ class Array:
             not measured.
         halvings: the array holds powers of two from 1 down to 2 ** -halvings; None for integers.
         rounded: whether its integers may be rounded floats.
+        ascending: its integers are in ascending order, as the bounds of rows.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Array:
     noise: float = 0.0
     halvings: int | None = None
     rounded: bool = False
+    ascending: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -159,7 +163,7 @@ def make_task(
     values = _values(signature, {**(extents or {}), **(scalars or {})})
     numbers = {name: int(v) for name, v in values.items()}
     coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
-    positive, indexes = _needs_positive(func), _index_buffers(func)
+    positive, indexes = _needs_positive(func), index_data(func)
     terms = _longest_reduction(func)
     most = _largest_value(terms, coarse)
     sums, casts = _accumulators(func), _casts_to_integers(func)
@@ -169,8 +173,10 @@ def make_task(
     for buffer, arg in zip(func.buffers, signature.buffers, strict=True):
         dtype = DType(arg.dtype)
         low, high = (1, most) if positive else (-most, most)
-        if buffer in indexes:
-            low, high = 0, max(0, min(most, indexes[buffer] - 1))
+        index = indexes.get(buffer)
+        if index is not None:
+            low, high = 0, int(max(0, index.high if index.whole else min(most, index.high)))
+            high = min(high, DType(arg.dtype).range[1])
         if dtype.is_bool or (dtype.is_int and dtype.bits == 1):
             low, high = 0, 1
         elif dtype.is_int and dtype.bits == 8 and all_bytes and buffer not in indexes:
@@ -192,6 +198,7 @@ def make_task(
             Array(
                 arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps,
                 halvings=halvings, rounded=rounded,
+                ascending=index is not None and index.ascending,
             )
         )  # fmt: skip
     return Task(key, tuple(arrays), tuple(values.items()), not why, seed, why=why, terms=terms)
@@ -292,36 +299,6 @@ def _needs_positive(func: PrimFunc) -> bool:
     return False
 
 
-def _index_buffers(func: PrimFunc) -> dict[Buffer, int]:
-    """Buffers whose values are used as indices, with the smallest extent they index."""
-    found: dict[Buffer, int] = {}
-
-    def note(buffer: Buffer, indices: Iterable[Expr]) -> None:
-        for extent, index in zip(buffer.shape, indices, strict=True):
-            size = as_int(extent)
-            for part in walk_exprs(index):
-                if isinstance(part, BufferLoad):
-                    limit = 1 if size is None else size
-                    found[part.buffer] = min(found.get(part.buffer, limit), limit)
-
-    for node in walk(func.body):
-        if isinstance(node, BufferLoad | BufferStore):
-            note(node.buffer, node.indices)
-        elif isinstance(node, Block):
-            _note_bindings(node, found)
-    return found
-
-
-def _note_bindings(block: Block, found: dict[Buffer, int]) -> None:
-    """Regions that depend on loaded values: the region's buffer bounds them too."""
-    for region in (*block.reads, *block.writes):
-        for extent, part in zip(region.buffer.shape, region.region, strict=True):
-            size = as_int(extent) or 1
-            for node in walk_exprs(part.min):
-                if isinstance(node, BufferLoad):
-                    found[node.buffer] = min(found.get(node.buffer, size), size)
-
-
 def reads_before_writing(func: PrimFunc, buffer: Buffer) -> bool:
     """Whether the first access to a written buffer, in program order, is a load."""
 
@@ -357,8 +334,10 @@ def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
     if array.halvings is not None:
         signs = 1 if array.low > 0 else rng.choice([-1.0, 1.0], array.shape)
         return np.ascontiguousarray((signs * _powers(rng, array)).astype(dtype.numpy))
-    wide = np.int8 if array.high < 127 else np.int16
+    wide = np.int8 if array.high < 127 else np.int16 if array.high < 32767 else np.int64
     small = rng.integers(array.low, array.high + 1, array.shape, dtype=wide)
+    if array.ascending:
+        small = np.sort(small, axis=-1)
     return np.ascontiguousarray(small.astype(dtype.numpy))
 
 

@@ -1,4 +1,4 @@
-"""disallow_dynamic_loop: rejects loops whose extent has no constant bound."""
+"""disallow_dynamic_loop: rejects loops of symbolic extent without a constant bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metasched.arith.affine import interval
 from metasched.arith.bounds import Interval
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import BlockRealize, For, Stmt
-from metasched.ir.visit import walk_stmts
+from metasched.ir.visit import reads_memory, walk_stmts
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
 from metasched.target import Target
@@ -17,9 +17,10 @@ from metasched.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DisallowDynamicLoop:
-    """Reject loops whose extent has no constant bound; features and limits on code need the bound.
+    """Reject loops of symbolic extent without a constant bound; limits on code need the bound.
 
-    An extent may depend on outer loops, as in a triangle. Reason: `dynamic-loop`.
+    An extent may depend on outer loops, as in a triangle, and on the contents of a buffer, as in
+    rows of different lengths: such loops run as they were written. Reason: `dynamic-loop`.
     """
 
     @property
@@ -49,7 +50,7 @@ def _unbounded(body: Stmt) -> For | None:
         elif isinstance(node, For):
             low, high = interval(node.min, ranges)
             most = interval(node.extent, ranges)[1]
-            if most == inf:
+            if most == inf and not reads_memory(node.extent):
                 return node
             last = max(most - 1, 0) * (as_int(node.step) or 1 if node.step is not None else 1)
             ranges[node.var] = low, high + last

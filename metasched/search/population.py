@@ -211,10 +211,13 @@ class CandidateFactory:
     def remade(self, trace: Trace, key: str, space: int) -> Schedule:
         """Make the schedule of a candidate anew from its trace, with every step proved.
 
-        Raises ScheduleError when a step is illegal, TuneError when another program comes out.
+        Raises ScheduleError when a step is illegal, also if a postproc takes it back then, and
+        TuneError when another program comes out.
         """
         sch = self._replayer.member(space, _decisions(trace), 0)
         if structural_hash(sch.mod) != key:
+            if structural_hash(self.ranked(trace, space).mod) == key:
+                raise ScheduleError("replay", "unproved-step", "a step of a postproc is illegal")
             raise TuneError(f"the replay of {key} in another process gave another program")
         return sch
 

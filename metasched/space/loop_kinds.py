@@ -291,7 +291,10 @@ def _leading(sch: Schedule, child: Child, jobs: int, depth: int) -> int:
         size = as_int(loop.extent)
         if loop.kind is not ForKind.SERIAL or loop.annotations or size is None or extent >= jobs:
             break
-        if loop_iter_kind(loop, children) is not IterKind.SPATIAL:
+        kind = loop_iter_kind(loop, children)
+        if kind is IterKind.OPAQUE and position == depth and size > 1:
+            return 1  # `parallel` proves whether the iterations are independent
+        if kind is not IterKind.SPATIAL:
             break
         if position > depth and child.loops[position - 1].body is not loop:
             break

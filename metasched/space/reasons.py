@@ -92,7 +92,7 @@ def _serial(child: Child, scope: Scope) -> str:
             continue
         failure = carried_dependence(loop, scope)
         kind = loop_iter_kind(loop, scope.under(loop))
-        if failure is None and kind is IterKind.SPATIAL:
+        if failure is None and kind is not IterKind.REDUCE:
             return ""
         text = failure.message if failure is not None else _drives(loop.var.name, kind)
         why = why or text

@@ -20,6 +20,8 @@ from metasched.ir.op import call
 from metasched.ir.stmt import BufferStore, For
 from metasched.measure.data import Array, compare, fill, inexact_reason, make_task, nudged
 from metasched.measure.jobs import _resize
+from metasched.runtime.build import build
+from metasched.script import parse
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -138,6 +140,52 @@ def test_values_used_as_indices_stay_inside():
     body = For.serial(i, 8, BufferStore(b, a[index[i]], (i,)))
     arrays = task_of(PrimFunc((a, index, b), under_root(body))).arrays
     assert (arrays[1].low, arrays[1].high) == (0, 2)
+
+
+ROWS = """
+@T.prim_func
+def f(P: T.Buffer((31,), "int32"), I: T.Buffer((240,), "int32"), E: T.Buffer((100, 8)),
+      L: T.Buffer((30,), "int32"), O: T.Buffer((30, 8))):
+    for b in range(30):
+        for {loop}:
+            with T.block("O"):
+                vb, vk = T.axis.spatial(30, b), T.axis.reduce(240, {value})
+                O[vb, {column}] += E[I[vk], 0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "value", "column"),
+    [
+        ("k in range(P[b], P[b + 1])", "k", "0"),
+        ("k in range(P[b + 1] - P[b])", "P[b] + k", "0"),
+        ("k in range(L[b])", "k", "0"),
+        ("k in range(P[b], P[b + 1])", "k", "I[vk] % 8"),
+    ],
+)
+def test_bounds_of_rows_stay_inside(loop, value, column):
+    func = parse(ROWS.format(loop=loop, value=value, column=column))
+    task = task_of(func)
+    ends, places, _, lengths, _ = [fill(array, task, n) for n, array in enumerate(task.arrays)]
+    if "P" in loop:
+        assert (np.diff(ends) >= 0).all() and ends.min() >= 0 and 200 < ends.max() <= 240
+    else:
+        assert lengths.min() >= 0 and 200 < lengths.max() <= 240
+    assert places.min() >= 0 and places.max() == (99 if column == "0" else 4)
+    build(func, check_bounds=True)(*[fill(array, task, n) for n, array in enumerate(task.arrays)])
+
+
+def test_indices_take_all_values_unless_something_is_added():
+    text = """
+@T.prim_func
+def f(H: T.Buffer((500,), "int32"), A: T.Buffer((500,), "uint8"), B: T.Buffer((500,), "int32"),
+      C: T.Buffer((500,), "int32"), O: T.Buffer((256,), "int32")):
+    for i in range(500):
+        with T.block("O"):
+            O[T.cast(A[i], "int32")] += C[i] + O[B[i] + 3] + H[C[i]]
+"""
+    arrays = task_of(parse(text)).arrays
+    assert [a.high for a in arrays[1:4]] == [255, 4, 4]
 
 
 def test_filling_is_reproducible_and_differs_by_position():

@@ -75,3 +75,17 @@ def f(A: T.Buffer((8, 8, 8), "float32")):
 """
     )
     DisallowDynamicLoop()(Schedule(func), TARGET)
+
+
+def test_rows_whose_length_lies_in_memory_are_no_dynamic_loops():
+    func = parse(
+        """
+@T.prim_func
+def f(P: T.Buffer((9,), "int32"), A: T.Buffer((64,), "float32")):
+    for i in range(8):
+        for k in range(P[i], P[i + 1]):
+            with T.block("A"):
+                A[k] = T.float32(1)
+"""
+    )
+    DisallowDynamicLoop()(Schedule(func), TARGET)

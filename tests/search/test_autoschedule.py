@@ -14,6 +14,8 @@ from metasched.cost.model import RandomModel
 from metasched.database.store import Store
 from metasched.errors import ScheduleError, TuneError
 from metasched.kinds import default_space, default_trace
+from metasched.runtime.build import build
+from metasched.script import parse
 from metasched.search import autoscheduler
 from metasched.search.autoscheduler import first_guess
 from metasched.search.parts import guide_of
@@ -100,6 +102,28 @@ def test_a_space_that_holds_only_the_program_as_written_is_no_lack(recwarn):
     known = [default_of(matmul(16)).mod, ms.Schedule(matmul(16)).mod]
     assert any(ms.structural_equal(sch.mod, mod) for mod in known)
     assert not recwarn.list
+
+
+def test_an_init_that_postprocs_leave_in_place(recwarn):
+    """The replays of drafts prove no step, so they move the init; a block that reads its other
+    results keeps it."""
+    func = parse("""
+@T.prim_func
+def top2(X: T.Buffer((30, 50), "float32"), Y: T.Buffer((30, 2), "float32")):
+    for i, k in T.grid(30, 50):
+        with T.block("Y"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                Y[vi, 0] = T.min_value("float32")
+                Y[vi, 1] = T.min_value("float32")
+            Y[vi, 1] = T.max(Y[vi, 1], T.min(Y[vi, 0], X[vi, vk]))
+            Y[vi, 0] = T.max(Y[vi, 0], X[vi, vk])
+""")
+    sch = ms.autoschedule(func, TARGET)
+    x, y = np.random.default_rng(0).standard_normal((30, 50), np.float32), np.zeros((30, 2), "f4")
+    build(sch, target="native")(x, y)
+    np.testing.assert_array_equal(y, np.sort(x, 1)[:, :-3:-1])
+    assert "Y_init" not in sch.script() and not recwarn.list
 
 
 def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():
