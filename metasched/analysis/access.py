@@ -260,7 +260,7 @@ def stride_of(access: Access, child: Child, loop: For) -> int | None:
         tangled = any(loop.var in free_vars(a) for a in form.terms if a is not loop.var)
         if tangled or by is None:
             return None
-        total += form.terms[loop.var] * by
+        total += form.terms.get(loop.var, 0) * by  # no term: its multiples cancel
     return total
 
 

@@ -175,8 +175,7 @@ def make_task(
         low, high = (1, most) if positive else (-most, most)
         index = indexes.get(buffer)
         if index is not None:
-            low, high = 0, int(max(0, index.high if index.whole else min(most, index.high)))
-            high = min(high, DType(arg.dtype).range[1])
+            low, high = 0, index.largest(dtype, most)
         if dtype.is_bool or (dtype.is_int and dtype.bits == 1):
             low, high = 0, 1
         elif dtype.is_int and dtype.bits == 8 and all_bytes and buffer not in indexes:
@@ -193,11 +192,10 @@ def make_task(
         initial = not arg.written or reads_before_writing(func, buffer)
         eps = max(coarse, _EPS.get(str(dtype), 0.0)) * (_FAST if func.liberties else 1)
         halvings = _HALVINGS + terms.bit_length() if scaled and dtype.is_float else None
-        rounded = dtype.is_int and bool(casts)
         arrays.append(
             Array(
                 arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps,
-                halvings=halvings, rounded=rounded,
+                halvings=halvings, rounded=dtype.is_int and bool(casts),
                 ascending=index is not None and index.ascending,
             )
         )  # fmt: skip

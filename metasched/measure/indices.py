@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import DType
 from metasched.ir.expr import Add, Cast, Expr, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse
@@ -31,6 +32,11 @@ class IndexData:
     def limit(self, high: int, whole: bool) -> None:
         """Values above `high` lie outside in one more place."""
         self.high, self.whole = min(self.high, high), self.whole and whole
+
+    def largest(self, dtype: DType, small: int) -> int:
+        """The largest value of the test data; `small` where values up to `high` are not safe."""
+        high = self.high if self.whole else min(small, self.high)
+        return int(min(max(0, high), dtype.range[1]))
 
 
 def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:

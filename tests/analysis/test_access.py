@@ -142,6 +142,20 @@ def test_strides_that_are_not_constant() -> None:
     assert [s for _, s in strides(second, loop(f, "j"))] == [None]
 
 
+def test_multiples_of_a_loop_that_cancel() -> None:
+    @T.prim_func
+    def f(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8), "float32")):
+        for i in range(8):
+            for j in range(i, 8):
+                with T.block("B"):
+                    vi = T.axis.spatial(8, i)
+                    vj = T.axis.spatial(8, j - i)
+                    B[vi, vi + vj] = A[vi + vj, 0]
+
+    child = scope_of(f).realizes[0]
+    assert {a.buffer.name: s for a, s in strides(child, loop(f, "i"))} == {"A": 0, "B": 8}
+
+
 def test_touched_bytes() -> None:
     a, b, c = matmul.buffers
     assert [touched_bytes(loop(matmul, "i"), x) for x in (a, b, c)] == [8192, 6144, 12288]
