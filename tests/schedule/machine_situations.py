@@ -301,6 +301,44 @@ def overlap(p: Any) -> None:
     p.sch.reorder(*(chosen[::-1] if p.number(3) else [*chosen[1:], *chosen[:1]]))
 
 
+def skewed(p: Any) -> None:
+    """Skew a loop, exchange it with the loop around it, and run the inner loop at once."""
+    pairs = [
+        (outer, inner)
+        for outer, inner in ((n, n.body) for n in p.sch.state.index.loops.values())
+        if isinstance(inner, For)
+    ]
+    if not pairs:
+        p.nothing()
+    outer, inner = p.pick(pairs)
+    loops = {p.sch.get(rv).var: rv for r in p.realizes() for rv in p.sch.get_loops(p.handle(r))}
+    if outer.var not in loops or inner.var not in loops:
+        p.nothing()
+    new = p.sch.skew(loops[outer.var], loops[inner.var], p.pick([1, 2, 3, -1, 1]))
+    p.sch.reorder(new, loops[outer.var])
+    kind = p.pick(["serial", "parallel", "unroll"])
+    if kind != "serial":
+        getattr(p.sch, kind)(loops[outer.var])
+
+
+def split_then(name: str) -> Callable[[Any], None]:
+    """Split a loop, then apply a primitive to the outer part."""
+
+    def operation(p: Any) -> None:
+        loop = p.loop()
+        outer, _ = p.sch.split(loop, [None, 1 + p.number(4)])
+        getattr(p.sch, name)(outer)
+
+    return operation
+
+
+def outputs_apart(p: Any) -> None:
+    """Cut a block at its stores, then give each part a loop of its own."""
+    block = p.block()
+    p.sch.decompose_outputs(block)
+    p.sch.fission(p.sch.get_loops(block)[-1])
+
+
 SITUATIONS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "rolling_buffer": (3, roll),
     "fuse_reduction_epilogue": (4, fuse_epilogue),
@@ -309,4 +347,8 @@ SITUATIONS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "transform_layout_of_parameter": (4, parameter_layout),
     "fuse split of misfits": (6, misfit),
     "compute_at reorder of overlaps": (6, overlap),
+    "wavefront": (4, skewed),
+    "update_in_chunks": (2, split_then("privatize_update")),
+    "scan_in_chunks": (2, split_then("decompose_scan")),
+    "outputs_apart": (3, outputs_apart),
 }

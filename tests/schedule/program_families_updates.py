@@ -1,0 +1,270 @@
+"""Random programs that update in place, scatter, scan, sum twice, or rescale a sum by a maximum."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+_UPDATES = (
+    "{old} + {new}", "{old} + {new}", "{new} + {old}", "{old} - {new}", "{old} * {new}",
+    "T.max({old}, {new})", "T.min({new}, {old})",
+)  # fmt: skip
+
+
+def _lines(depth: int, *lines: str) -> str:
+    return "".join("    " * depth + line + "\n" for line in lines)
+
+
+def _head(*params: str) -> str:
+    return f"@T.prim_func\ndef f({', '.join(params)}):\n"
+
+
+def _int(rng: random.Random) -> str:
+    return rng.choice(["int32", "int32", "int64", "int8"])
+
+
+def sweeps(rng: random.Random) -> str:
+    """Stencils in place below a loop over time, in one or two dimensions."""
+    ndim, dtype, times = rng.choice([1, 1, 2]), _int(rng), rng.randint(2, 4)
+    sizes, axes = [rng.randint(4, 7) for _ in range(ndim)], "ij"[:ndim]
+    reach = rng.choice([1, 1, 2])
+
+    def load() -> str:
+        shifts = [rng.randint(-reach, reach) for _ in axes]
+        return f"A[{', '.join(f'{a} + {s}' for a, s in zip(axes, shifts, strict=True))}]"
+
+    loads = [load() for _ in range(rng.randint(1, 4))]
+    value = " + ".join(rng.choice(["{}", "{} * 2"]).format(x) for x in loads)
+    ends = ", ".join(f"({reach}, {s - reach})" for s in [max(s, 2 * reach + 1) for s in sizes])
+    shape = "".join(f"{max(s, 2 * reach + 1)}, " for s in sizes)
+    text = _head(f'A: T.Buffer(({shape}), "{dtype}")', f'X: T.Buffer(({times},), "{dtype}")')
+    text += _lines(1, f"for t in range({times}):")
+    loops = f"for {', '.join(axes)} in T.grid({ends}):"
+    text += _lines(2, loops) + _lines(3, 'with T.block("A"):')
+    source = rng.choice(["", "", " + X[t]", " - X[t]"])
+    if rng.random() < 0.3:
+        text += _lines(4, f"T.where(({' + '.join(axes)} + t) % 2 == 0)")
+    text += _lines(4, f"A[{', '.join(axes)}] = {value}{source}")
+    return text
+
+
+def scatters(rng: random.Random) -> str:
+    """Updates of elements that indices in memory choose: histograms, scatter-adds."""
+    n, m, size = rng.randint(1, 9), rng.randint(1, 4), rng.randint(1, 5)
+    dtype, wide = rng.choice(["int32", "float32", "int64", "uint8", "int8"]), rng.random() < 0.5
+    index = rng.choice([f"N[vi] % {size}", f"T.max(T.min(N[vi], {size - 1}), 0)",
+                        f"(N[vi] + vi) % {size}"])  # fmt: skip
+    out, new = ("O[{}, vj]", "X[vi, vj]") if wide else ("O[{}]", "X[vi, 0]")
+    new = rng.choice([new, new, f"{new} * {new}", f"T.{dtype}(1)"])
+    old = out.format(index)
+    value = rng.choice(_UPDATES).format(old=old, new=new)
+    shape = f"({size}, {m})" if wide else f"({size},)"
+    text = _head(f'N: T.Buffer(({n},), "int32")', f'X: T.Buffer(({n}, {m}), "{dtype}")',
+                 f'O: T.Buffer({shape}, "{dtype}")')  # fmt: skip
+    loops = ["i", "j"] if wide else ["i"]
+    if wide and rng.random() < 0.3:
+        loops.reverse()
+    extents = {"i": n, "j": m}
+    text += _lines(
+        1, f"for {', '.join(loops)} in T.grid({', '.join(str(extents[x]) for x in loops)}):"
+    )
+    text += _lines(2, 'with T.block("O"):')
+    text += _lines(3, f"vi = T.axis.{rng.choice(['reduce', 'reduce', 'opaque'])}({n}, i)")
+    if wide:
+        text += _lines(3, f"vj = T.axis.spatial({m}, j)")
+    if rng.random() < 0.2:
+        text += _lines(3, "T.where(N[i] > -2)")
+    text += _lines(3, f"{old} = {value}")
+    return text
+
+
+def scans(rng: random.Random) -> str:
+    """Running sums, products, minima and maxima, along rows or columns."""
+    n, m, dtype = rng.randint(2, 12), rng.randint(1, 4), rng.choice(["int32", "int64", "float32"])
+    form = rng.choice(["{} + {}", "{} + {}", "T.max({}, {})", "T.min({}, {})"])
+    rows, back = rng.random() < 0.6, rng.random() < 0.2
+    place = f"{n - 1} - vk" if back else "vk"
+    before = f"{n} - vk" if back else "vk - 1"
+
+    def at(buffer: str, index: str) -> str:
+        return f"{buffer}[vi, {index}]" if rows else f"{buffer}[{index}, vi]"
+
+    new = rng.choice([at("A", place), at("A", place), f"{at('A', place)} * {at('A', place)}"])
+    first = rng.choice([new, f"T.{dtype}(3)"])
+    shape = f"({m}, {n})" if rows else f"({n}, {m})"
+    text = _head(f'A: T.Buffer({shape}, "{dtype}")', f'B: T.Buffer({shape}, "{dtype}")')
+    loops = f"for i, k in T.grid({m}, {n}):" if rows else f"for k, i in T.grid({n}, {m}):"
+    text += _lines(1, loops) + _lines(2, 'with T.block("B"):')
+    text += _lines(3, f"vi, vk = T.axis.spatial({m}, i), T.axis.scan({n}, k)")
+    value = form.format(at("B", before), new)
+    text += _lines(3, f"{at('B', place)} = T.if_then_else(vk == 0, {first}, {value})")
+    return text
+
+
+def outputs(rng: random.Random) -> str:
+    """A block with several stores; each may read what the others write."""
+    n, m = rng.randint(2, 5), rng.randint(1, 5)
+    names = "SUV"[: rng.randint(2, 3)]
+    dtype = rng.choice(["int32", "int32", "float32"])
+    params = [f'X: T.Buffer(({n}, {m}), "{dtype}")']
+    reduced = rng.random() < 0.6
+    place = "vi" if reduced else "vi, vj"
+    params += [f'{b}: T.Buffer(({n}{"" if reduced else f", {m}"},), "{dtype}")' for b in names]
+    stores, starts = [], []
+    for name in names:
+        old = f"{name}[{place}]"
+        other = rng.choice(names)
+        new = rng.choice(["X[vi, vj]", "X[vi, vj]", "X[vi, vj] * X[vi, vj]", f"{other}[{place}]"])
+        stores.append(
+            f"{old} = " + rng.choice(_UPDATES[:1] * 3 + _UPDATES).format(old=old, new=new)
+        )
+        starts.append(f"    {old} = T.{dtype}({rng.randint(0, 2)})")
+    kinds = "SR" if reduced else "SS"
+    text = _head(*params) + _lines(1, f"for i, j in T.grid({n}, {m}):")
+    text += _lines(2, 'with T.block("S"):', f'    vi, vj = T.axis.remap("{kinds}", [i, j])')
+    if reduced and rng.random() < 0.6:
+        text += _lines(3, "with T.init():", *starts)
+    return text + _lines(3, *stores)
+
+
+def nests(rng: random.Random) -> str:
+    """Several blocks in one nest of loops, which use each other's results, near and far."""
+    n, m, dtype = rng.randint(2, 5), rng.randint(1, 4), _int(rng)
+    count = rng.randint(2, 3)
+    params = [f'{b}: T.Buffer(({n + 2}, {m}), "{dtype}")' for b in "AXYZ"[: count + 1]]
+    text = _head(*params) + _lines(1, f"for i in range({n}):")
+    names = "AXYZ"[: count + 1]
+    for k in range(1, count + 1):
+        source = rng.choice(names[:k] * 3 + names[k:])
+        target = rng.choice(names[k] * 4 + "A")
+        shift = rng.choice([0, 0, 1, 2])
+        load = f"{source}[vi + {shift}, vj]"
+        old = f"{target}[vi + {rng.choice([0, 0, 0, 1])}, vj]"
+        value = rng.choice([f"{load} * 2", f"{load} + 1", f"{old} + {load}"])
+        body = (f'with T.block("B{k}"):', f"    vi = T.axis.spatial({n}, i)")
+        if rng.random() < 0.7:
+            text += _lines(2, f"for j in range({m}):")
+            text += _lines(3, *body, f"    vj = T.axis.spatial({m}, j)", f"    {old} = {value}")
+        else:
+            row = [x.replace("vj", "0") for x in (old, value)]
+            text += _lines(2, *body, f"    {row[0]} = {row[1]}")
+    return text
+
+
+def private_triangles(rng: random.Random) -> str:
+    """A triangle in a buffer of its own, and what reads it."""
+    n, m, dtype = rng.randint(2, 6), rng.randint(1, 4), rng.choice(["int32", "float32", "int64"])
+    span = rng.choice(["range(i + 1)", f"range(i, {n})", f"range({n} - i)", "range(i)",
+                       f"range(T.max(i - 1, 0), T.min(i + 2, {n}))"])  # fmt: skip
+    text = _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'C: T.Buffer(({n}, {n}), "{dtype}")')
+    text += _lines(1, f'B = T.alloc_buffer(({n}, {n}), "{dtype}")', f"for i in range({n}):")
+    text += _lines(2, f"for j in {span}:")
+    if rng.random() < 0.6:
+        text += _lines(3, f"for k in range({m}):", '    with T.block("B"):')
+        text += _lines(5, 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])', "with T.init():")
+        text += _lines(6, f"B[vi, vj] = T.{dtype}(0)")
+        text += _lines(5, "B[vi, vj] = B[vi, vj] + A[vi, vk] * A[vj, vk]")
+    else:
+        text += _lines(3, 'with T.block("B"):', '    vi, vj = T.axis.remap("SS", [i, j])')
+        text += _lines(4, f"B[vi, vj] = A[vi, 0] + A[vj, {m - 1}]")
+    text += _lines(1, f"for i in range({n}):") + _lines(2, f"for j in {span}:")
+    text += _lines(3, 'with T.block("C"):', '    vi, vj = T.axis.remap("SS", [i, j])')
+    place = "vi, vj" if rng.random() < 0.7 else "vj, vi"
+    return text + _lines(4, f"C[{place}] = B[vi, vj] {rng.choice('+-*')} C[{place}]")
+
+
+def shifted_products(rng: random.Random) -> str:
+    """Products of integers with zero points, as quantized operators have."""
+    n, m, k = (rng.randint(1, 5) for _ in range(3))
+    a, b = rng.choice(["uint8", "int8"]), rng.choice(["uint8", "int8", "int32"])
+
+    def factor(load: str, where: str) -> str:
+        zero = rng.choice(["Z[0]", where, "3", "vk", f"{where} * 2"])
+        return rng.choice([f"({load} - {zero})", f"({load} + {zero})", load, f"({zero} - {load})"])
+
+    left = factor("T.cast(A[vi, vk], 'int32')", "V[vi]")
+    right = factor("T.cast(B[vk, vj], 'int32')", "W[vj]")
+    value = rng.choice(
+        [f"{left} * {right}", f"{left} * {right}", f"{left} * {right} * V[vi]", left]
+    )
+    text = _head(f'A: T.Buffer(({n}, {k}), "{a}")', f'B: T.Buffer(({k}, {m}), "{b}")',
+                 'Z: T.Buffer((1,), "int32")', f'V: T.Buffer(({n},), "int32")',
+                 f'W: T.Buffer(({m},), "int32")', f'C: T.Buffer(({n}, {m}), "int32")')  # fmt: skip
+    text += _lines(1, f"for i, j, k in T.grid({n}, {m}, {k}):") + _lines(2, 'with T.block("C"):')
+    text += _lines(3, 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])', "with T.init():")
+    return text + _lines(4, "C[vi, vj] = 0") + _lines(3, f"C[vi, vj] = C[vi, vj] + {value}")
+
+
+def narrow(rng: random.Random) -> str:
+    """A stage of a narrow type, and a wide sum of it."""
+    n, k = rng.randint(1, 5), rng.randint(1, 6)
+    small = rng.choice(["int8", "uint8", "int16", "float16", "bfloat16", "float32"])
+    wide = "float64" if small == "float32" else "float32" if "float" in small else "int32"
+    text = _head(f'A: T.Buffer(({n}, {k}), "{small}")', f'C: T.Buffer(({n},), "{wide}")')
+    text += _lines(
+        1, f'B = T.alloc_buffer(({n}, {k}), "{small}")', f"for i, k in T.grid({n}, {k}):"
+    )
+    text += _lines(2, 'with T.block("B"):', '    vi, vk = T.axis.remap("SS", [i, k])')
+    value = rng.choice(["A[vi, vk]", "A[vi, vk] * A[vi, vk]", "A[vi, vk] + A[vi, vk]"])
+    text += _lines(3, f"B[vi, vk] = {value}") + _lines(1, f"for i, k in T.grid({n}, {k}):")
+    text += _lines(2, 'with T.block("C"):', '    vi, vk = T.axis.remap("SR", [i, k])')
+    text += _lines(3, "with T.init():", f"    C[vi] = T.{wide}(0)")
+    return text + _lines(3, f"C[vi] = C[vi] + T.cast(B[vi, vk], '{wide}')")
+
+
+def rescaled(rng: random.Random) -> str:
+    """A maximum, powers of two of the differences to it, their sum, and a weighted sum."""
+    n, k, m = rng.randint(1, 3), 2 * rng.randint(1, 4), rng.randint(1, 3)
+    largest = rng.random() < 0.8
+    call, start, rate = ("max", "min", "1") if largest else ("min", "max", "-1")
+    power = f"T.exp2((X[vi, vk] - M[vi]) * T.float32({rate}))"
+    params = {"X": f"{n}, {k}", "V": f"{k}, {m}", "S": f"{n},", "O": f"{n}, {m}"}
+    text = _head(*[f'{b}: T.Buffer(({shape}), "float32")' for b, shape in params.items()])
+    text += _lines(1, f'M = T.alloc_buffer(({n},), "float32")')
+    text += _lines(1, f'E = T.alloc_buffer(({n}, {k}), "float32")')
+
+    def stage(name: str, axes: str, kinds: str, out: str, first: str, value: str) -> str:
+        sizes = {"i": n, "j": m, "k": k}
+        lines = _lines(
+            1, f"for {', '.join(axes)} in T.grid({', '.join(str(sizes[a]) for a in axes)}):"
+        )
+        lines += _lines(2, f'with T.block("{name}"):')
+        lines += _lines(3, f'{", ".join("v" + a for a in axes)} = '
+                           f'T.axis.remap("{kinds}", [{", ".join(axes)}])')  # fmt: skip
+        if first:
+            lines += _lines(3, "with T.init():", f"    {out} = {first}")
+        return lines + _lines(3, f"{out} = {value}")
+
+    text += stage(
+        "M", "ik", "SR", "M[vi]", f'T.{start}_value("float32")', f"T.{call}(M[vi], X[vi, vk])"
+    )
+    staged = rng.random() < 0.5
+    if staged:
+        text += stage("E", "ik", "SS", "E[vi, vk]", "", power)
+    weight = "E[vi, vk]" if staged else power
+    text += stage("S", "ik", "SR", "S[vi]", "T.float32(0)", f"S[vi] + {weight}")
+    if rng.random() < 0.6:
+        text += stage(
+            "O", "ijk", "SSR", "O[vi, vj]", "T.float32(0)", f"O[vi, vj] + {weight} * V[vk, vj]"
+        )
+    return text
+
+
+UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
+    sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
+    scatters: (
+        "privatize_update",
+        "privatize_update",
+        "update_in_chunks",
+        "parallel",
+        "reorder",
+    ),
+    scans: ("scan_in_chunks", "scan_in_chunks", "parallel", "tile"),
+    outputs: ("decompose_outputs", "outputs_apart", "fission", "rfactor"),
+    nests: ("fission", "fission", "fission", "merge", "parallel"),
+    private_triangles: ("overcompute_box", "overcompute_box", "privatize_reduction", "tile"),
+    shifted_products: ("expand_reduction", "privatize_reduction", "tile", "widen_dtype"),
+    narrow: ("widen_dtype", "compute_at", "compute_inline", "rfactor"),
+    rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
+}
+"""Each family with the operations of the machine that it is made for."""
