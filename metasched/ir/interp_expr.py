@@ -8,6 +8,7 @@ So evaluating costs one call for each node and no dispatch.
 
 from __future__ import annotations
 
+import operator as op
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -32,6 +33,8 @@ from metasched.ir.expr import (
     Compare,
     Expr,
     FloatImm,
+    FloorDiv,
+    FloorMod,
     IntImm,
     Let,
     Max,
@@ -74,17 +77,15 @@ def _maximum(a: Any, b: Any) -> Any:
 
 
 _PLAIN: dict[type[Any], Callable[[Any, Any], Any]] = {
-    Add: lambda a, b: a + b, Sub: lambda a, b: a - b, Mul: lambda a, b: a * b,
-    Min: _minimum, Max: _maximum,
-    EQ: lambda a, b: a == b, NE: lambda a, b: a != b, LT: lambda a, b: a < b,
-    LE: lambda a, b: a <= b, GT: lambda a, b: a > b, GE: lambda a, b: a >= b,
+    Add: op.add, Sub: op.sub, Mul: op.mul, Min: _minimum, Max: _maximum,
+    EQ: op.eq, NE: op.ne, LT: op.lt, LE: op.le, GT: op.gt, GE: op.ge,
     And: lambda a, b: a and b, Or: lambda a, b: a or b,
 }  # fmt: skip
 _ARRAY: dict[type[Any], Callable[[Any, Any], Any]] = {
     **_PLAIN, Min: np.minimum, Max: np.maximum, And: np.logical_and, Or: np.logical_or,
 }  # fmt: skip
 _FLOAT_DIVISIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "Div": lambda a, b: a / b, "Mod": np.fmod, "FloorDiv": np.floor_divide, "FloorMod": np.mod,
+    "Div": op.truediv, "Mod": np.fmod, "FloorDiv": np.floor_divide, "FloorMod": np.mod,
 }  # fmt: skip
 
 
@@ -148,9 +149,12 @@ class ExprCompiler:
             return lambda env: a(env) and b(env)
         if e.dtype.lanes == 1 and isinstance(e, Or):
             return lambda env: a(env) or b(env)
+        if e.dtype.lanes == 1 and e.a.dtype.is_int:
+            if isinstance(e, (Add, Sub, Mul)):
+                return _int_arithmetic(e, a, b)
+            if isinstance(e.b, IntImm) and e.b.value > 0 and isinstance(e, (FloorDiv, FloorMod)):
+                return _digit(e, a, e.b.value)
         apply = operator(e)
-        if e.dtype.lanes == 1 and isinstance(e, (Add, Sub, Mul)) and e.dtype.is_int:
-            return _int_arithmetic(e, a, b)
         return lambda env: apply(a(env), b(env))
 
     def _chain(self, first: Eval, spine: Sequence[BinaryOp]) -> Eval:
@@ -258,18 +262,17 @@ class ExprCompiler:
     def _load(self, e: BufferLoad) -> Eval:
         if e.dtype.lanes > 1 or e.predicate is not None:
             return self._vector_load(e)
-        at = self.place(e.buffer, e.indices)
         slot, is_float, buffer = self.slot(e.buffer), e.dtype.is_float, e.buffer
-        read = self._scalar_load(e, is_float)
         if not self.check_undefined:
-            return read
+            return self._scalar_load(e, is_float)
+        at = self.place(e.buffer, e.indices)
 
         def checked(env: Env) -> Any:
             where = at(env)
             written = env[slot + 1]
             if written is not None and not written[where]:
                 raise InterpretError(f"{buffer.name}{list(where)} is read but was never written")
-            return read(env)
+            return env[slot][where] if is_float else env[slot].item(*where)
 
         return checked
 
@@ -301,11 +304,21 @@ class ExprCompiler:
                 raise outside(buffer, (i, j), env[slot])
 
             return load2
-        at = self.place(buffer, e.indices)
+        if self.fences.blocks:
+            at = self.place(buffer, e.indices)
+            return lambda env: env[slot][at(env)] if is_float else env[slot].item(*at(env))
+        parts = [self.expr(i) for i in e.indices]
 
         def load(env: Env) -> Any:
-            where = at(env)
-            return env[slot][where] if is_float else env[slot].item(*where)
+            where = []
+            for part in parts:  # a loop is faster than a list comprehension
+                where.append(part(env))
+            try:
+                if min(where, default=0) >= 0:
+                    return env[slot][*where] if is_float else env[slot].item(*where)
+            except (IndexError, TypeError, AttributeError):
+                pass
+            raise outside(buffer, where, env[slot])
 
         return load
 
@@ -317,16 +330,17 @@ class ExprCompiler:
         parts = [self.expr(i) for i in indices]
 
         def at(env: Env) -> tuple[int, ...]:
-            where = tuple([p(env) for p in parts])
-            array = env[slot]
+            array, where = env[slot], []
             if array is None:
-                raise outside(buffer, where, array)
-            for i, n in zip(where, array.shape, strict=False):
+                raise outside(buffer, [part(env) for part in parts], array)
+            for part, n in zip(parts, array.shape, strict=False):
+                i = part(env)
                 if not 0 <= i < n:
-                    raise outside(buffer, where, array)
+                    raise outside(buffer, [part(env) for part in parts], array)
+                where.append(i)
             if guard is not None:
                 guard(env, where)
-            return where
+            return tuple(where)
 
         return at
 
@@ -463,6 +477,13 @@ def _int_arithmetic(e: BinaryOp, a: Eval, b: Eval) -> Eval:
         return v if low <= v <= high else wrap(dtype, v)
 
     return add if isinstance(e, Add) else sub if isinstance(e, Sub) else mul
+
+
+def _digit(e: BinaryOp, a: Eval, by: int) -> Eval:
+    """The fast path for a division by a positive constant, whose result cannot overflow."""
+    if isinstance(e, FloorDiv):
+        return lambda env: a(env) // by
+    return lambda env: a(env) % by
 
 
 def outside(buffer: Buffer, where: Sequence[Any], array: Any) -> InterpretError:
