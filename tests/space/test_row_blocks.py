@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from space.candidates import TARGET, draw
@@ -19,7 +21,7 @@ from metasched.space.modules.auto_inline import AutoInline
 from metasched.space.modules.row_blocks import FuseRowBlocks
 from metasched.workloads import get
 
-SHAPE = (1, 48, 2, 16)
+SHAPE = (1, 24, 2, 16)
 
 
 def fused(func):
@@ -28,13 +30,19 @@ def fused(func):
     return [space for space in spaces if "blockize" in space.as_python()]
 
 
+@functools.cache
+def default_spaces():
+    """The design spaces of attention."""
+    return tuple(SpaceGenerator(default_modules(TARGET)).generate(attention(SHAPE), TARGET))
+
+
 def test_attention_in_blocks_of_rows_computes_the_same():
     func = attention(SHAPE)
     rng = np.random.default_rng(0)
     b, s, h, d = SHAPE
     inputs = [rng.normal(size=(b, s, h, d)).astype("float32") for _ in range(3)]
     wanted = attention_reference(SHAPE, *inputs)
-    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    spaces = default_spaces()
     chains = [space for space in spaces if "blockize" in space.as_python()]
     assert chains and len(chains) < len(spaces)
     drawn = 0
@@ -116,8 +124,7 @@ def test_slow_operations_stay_out_of_products(value, kept):
 
 def test_leaves_of_a_block_around_blocks_get_vectors():
     func = attention(SHAPE)
-    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
-    space = next(s for s in spaces if "blockize" in s.as_python())
+    space = next(s for s in default_spaces() if "blockize" in s.as_python())
     sch = next(s for s in (draw(func, space, seed, check=False) for seed in range(20)) if s)
     (outer,) = (r for r in blocks_of(sch.func.body) if r.block.name.startswith("outer"))
     loops = [s for s in walk_stmts(outer.block.body) if isinstance(s, For)]
