@@ -35,6 +35,7 @@ from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.multi_level_tiling_with_intrin import MultiLevelTilingWithIntrin
 from metasched.space.modules.overlapped_tiling import OverlappedTiling
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
+from metasched.space.modules.pivot import Pivot
 from metasched.space.modules.prefetch import PrefetchRows
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
@@ -90,6 +91,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorScan(bits, cores=cpu.num_cores),
         Scatter(cpu.num_cores, bits),
         VectorUpdate(bits),
+        Pivot(cpu.num_cores, bits),
         Wavefront(cpu.num_cores),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),

@@ -220,6 +220,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
     ),
     "merge": (STAGES, lambda s: s.merge(*s.get_loops("B"), *s.get_loops("C"))),
     "overcompute_box": (TRIANGLE, lambda s: s.overcompute_box("B")),
+    "partition_at": (
+        program(nest("k:8 i:8", "S", "A[vk, vi] = A[vi, vk]"), A="8, 8"),
+        lambda s: s.partition_at(*s.get_loops("S"), 0),
+    ),
     "privatize_reduction": (
         program(nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk]", "SR"), A="4, 8", C="4").replace(
             "            with T.init():\n                C[vi] = 0\n", ""

@@ -72,6 +72,21 @@ def solved(A: T.Buffer((6, 6), "int32"), X: T.Buffer((6,), "int32")):
             X[i] = X[i] * A[i, i]
 
 
+@T.prim_func
+def closure(A: T.Buffer((6, 6), "int32")):
+    for k, i, j in T.grid(6, 6, 6):
+        with T.block("A"):
+            A[i, j] = T.max(A[i, j], A[i, k] * A[k, j])
+
+
+def pivoted(sch: Schedule) -> None:
+    """Cut at row k, so that the rows before and after it run in parallel."""
+    k, i, _ = sch.get_loops("A")
+    before, _, after = sch.partition_at(k, i, 0)
+    sch.parallel(before)
+    sch.parallel(after)
+
+
 def skewed_rows(sch: Schedule) -> None:
     """Skew, so that the rows of each diagonal run in parallel."""
     i, j = sch.get_loops("A")
@@ -315,6 +330,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "pad_einsum": (matmul, lambda s: s.pad_einsum("C", [5, 4, 5])),
     "parallel": (matmul, of("C", 0, lambda s, i: s.parallel(i))),
     "privatize_reduction": (two_outputs, summed_apart),
+    "partition_at": (closure, pivoted),
     "privatize_update": (
         histogram,
         of("H", 0, lambda s, i: s.privatize_update(s.split(i, [3, None])[0])),

@@ -54,17 +54,6 @@ def test_default_schedule_is_parallel_vectorised_and_the_same_each_time():
     assert "Z_init" in sch.script()
 
 
-@pytest.mark.parametrize("size, parallel", [(250, True), (60, False)])
-def test_stencils_in_a_loop_over_time_share_their_rows_among_the_cores(size, parallel):
-    func = get("poly.jacobi-2d").func((3, size))
-    sch = Schedule(func)
-    default_trace(func, TARGET).apply(sch)
-    for name in ("A", "B"):
-        time, rows = sch.get_loops(sch.get_block(name))[:2]
-        assert sch.get(time).kind is ForKind.SERIAL
-        assert (sch.get(rows).kind is ForKind.PARALLEL) == parallel
-
-
 @pytest.mark.parametrize("size, serial", [(250, True), (400, False)])
 def test_small_stencils_in_a_loop_over_time_may_stay_on_one_core(size, serial):
     sch = Schedule(get("poly.jacobi-2d").func((1000, size)), seed=0)

@@ -131,7 +131,7 @@ def test_the_default_schedule_runs_nests_inside_a_time_loop_in_parallel():
 
 
 def test_small_steps_of_a_time_loop_stay_on_one_core():
-    func = workloads.get("poly.jacobi-2d").func((4, 100))
+    func = workloads.get("poly.jacobi-2d").func((4, 60))
     sch = Schedule(func)
     vectors_and_threads(func, TARGET).apply(sch)
     assert kinds(sch, "A") == "serial serial serial vectorized"

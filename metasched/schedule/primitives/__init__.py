@@ -32,6 +32,7 @@ from metasched.schedule.primitives.merge import merge
 from metasched.schedule.primitives.overcompute import overcompute
 from metasched.schedule.primitives.overcompute_box import overcompute_box
 from metasched.schedule.primitives.pad_einsum import pad_einsum
+from metasched.schedule.primitives.partition_at import partition_at
 from metasched.schedule.primitives.privatize_reduction import privatize_reduction
 from metasched.schedule.primitives.privatize_update import privatize_update
 from metasched.schedule.primitives.query import (
@@ -124,6 +125,7 @@ class Methods:
     loop_partition = recorded(loop_partition)
     cut_loop = recorded(cut_loop)
     right_looking = recorded(right_looking)
+    partition_at = recorded(partition_at)
     rolling_buffer = recorded(rolling_buffer)
     rolling_update = recorded(rolling_update)
     read_at = recorded(read_at)

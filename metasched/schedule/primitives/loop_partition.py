@@ -62,9 +62,9 @@ def loop_partition(
     used = stmt_vars(node)
     outer = [n for n in state.loops_above(node) if n.var in used]
     kinds = [_kind(state, n, children) for n in outer]
-    cut = {c.block.name for c in children if _reduces(c.realize, node.var)}
+    cut = {c.block.name for c in children if reduces(c.realize, node.var)}
     prefix = f"{first}_{node.var.name}"
-    taken = _Names(state)
+    taken = Names(state)
     common, own = _holder(state, taken.fresh(f"{prefix}_common"), outer, kinds)
     pieces: list[Stmt] = []
     variables: list[Var] = []
@@ -74,11 +74,11 @@ def loop_partition(
         start = IntImm(var.dtype, low)
         piece = evolve(node, var=var, min=start, extent=IntImm(var.dtype, length))
         values: dict[Var, Expr] = {**mine, node.var: var}
-        body = _copy(state, node, piece, values, preserve_unit_iters)
+        body = copied(state, node, piece, values, preserve_unit_iters)
         body = _narrowed(body, [*state.loops_above(node), piece], mine)
         if number:
             _require_no_init(state, node, body, cut)
-        body = _named(body, taken, f"_{node.var.name}{number}")
+        body = renamed(body, taken, f"_{node.var.name}{number}")
         pieces.append(_realized(holder, evolve(piece, body=body), [own[n.var] for n in outer]))
         variables.append(var)
         low += length
@@ -116,7 +116,7 @@ def _parts(state: State, node: For, factors: Sequence[int | Expr | None]) -> tup
     return low, filled if None in lengths else [*filled, left]
 
 
-class _Names:
+class Names:
     """Chooses block names that are free, and never the same name twice."""
 
     def __init__(self, state: State) -> None:
@@ -163,7 +163,7 @@ def _realized(holder: Block, body: Stmt, values: Sequence[Expr]) -> BlockRealize
     return BlockRealize(tuple(values), TRUE, evolve(made, reads=reads, writes=writes))
 
 
-def _copy(state: State, node: For, piece: For, values: dict[Var, Expr], preserve: bool) -> Stmt:
+def copied(state: State, node: For, piece: For, values: dict[Var, Expr], preserve: bool) -> Stmt:
     """A copy of the loop's body over its new variable, with its own allocated buffers."""
     body = fresh_copy(node.body, lambda v: state.fresh_var(v.name, v.dtype))
     again: dict[Buffer, Buffer] = {
@@ -218,7 +218,7 @@ def _narrow(realize: BlockRealize, known: dict[Var, Range], piece: Var) -> Block
     return evolve(realize, block=evolve(block, iter_vars=tuple(iters)))
 
 
-def _reduces(realize: BlockRealize, var: Var) -> bool:
+def reduces(realize: BlockRealize, var: Var) -> bool:
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     return any(v.is_reduce and var in free_vars(e) for v, e in pairs)
 
@@ -234,7 +234,7 @@ def _require_no_init(state: State, node: For, body: Stmt, cut: set[str]) -> None
             )  # fmt: skip
 
 
-def _named(body: Stmt, names: _Names, suffix: str) -> Stmt:
+def renamed(body: Stmt, names: Names, suffix: str) -> Stmt:
     """Rename all blocks of a part."""
 
     def on_stmt(stmt: Stmt) -> Stmt | None:
