@@ -125,7 +125,7 @@ FLOORS: list[tuple[str, int, str]] = [
 AFTER = {"intrinsics": "metasched.schedule.schedule", "workloads": "metasched.tune"}
 
 # Lines of code of the two folders of script functions.
-SCRIPT_BUDGETS = {"intrinsics": 570, "workloads": 2060}
+SCRIPT_BUDGETS = {"intrinsics": 570, "workloads": 2200}
 
 MAX_FILE, MAX_FUNCTION = 500, 60
 

@@ -63,7 +63,12 @@ SMALL = [
     ("harris", (3, 4)),
     ("argmax", (5, 6)),
     ("mean_variance", (3, 6)),
+    ("attention", (2, 6, 4)),
+    ("lse", (3, 6)),
+    ("lnm", (4, 5, 6)),
+    ("rms", (3, 6)),
 ]
+INEXACT = {"sfm", "nrm", "blur", "jac3", "harris", "mean_variance", *workloads.NORMALISATIONS}
 
 
 def test_programs_keep_the_hash_by_which_stored_traces_find_them():
@@ -95,14 +100,14 @@ def test_program_agrees_with_the_reference(name, shape, compiled):
         *compute(workload, shape, integers=True, compiled=compiled), strict=True
     ):
         assert output.shape == expected.shape
-        if name in ("sfm", "nrm", "blur", "jac3", "harris", "mean_variance"):
+        if name in INEXACT:
             limit = 64 * np.finfo(np.float32).eps * np.abs(expected).max()
             assert np.abs(output - expected).max() <= limit
         else:
             np.testing.assert_array_equal(output, expected)
 
 
-@pytest.mark.parametrize("name", ["c2d", "cbr", "t2d", "sfm", "mean_variance"])
+@pytest.mark.parametrize("name", ["c2d", "cbr", "t2d", "sfm", "mean_variance", "attention", "lse"])
 def test_on_normal_data(name):
     shape = dict(SMALL)[name]
     for output, expected in zip(*compute(workloads.get(name), shape, integers=False), strict=True):
@@ -194,7 +199,7 @@ def test_constant_weights_are_a_mark():
     for name in workloads.names():
         work = workloads.get(name)
         rest = (*workloads.REDUCTIONS, *workloads.STENCILS, *workloads.POLYBENCH)
-        if name in ("tbg", "nrm", "sfm", *rest):
+        if name in ("tbg", "nrm", "sfm", "attention", "lse", "rms", *rest):
             with pytest.raises(ValueError, match=f"{name} has no weights that could be constant"):
                 work.func(constant_weights=True)
             continue

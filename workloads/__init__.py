@@ -13,6 +13,7 @@ from metasched.workloads import (
     conv_grouped,
     conv_transposed,
     gmm,
+    normalisation,
     polybench,
     quantized,
     reduction,
@@ -22,6 +23,7 @@ from metasched.workloads.workload import Workload
 
 __all__ = [
     "LOW_PRECISION",
+    "NORMALISATIONS",
     "POLYBENCH",
     "REDUCTIONS",
     "STENCILS",
@@ -40,14 +42,17 @@ LOW_PRECISION = (
     "gmm_u8s8s32", "gmm_s8s8s32", "c2d_u8s8s32", "qgmm", "qc2d", "qdep",
     "gmm_bf16", "gmm_bf16io", "c2d_bf16io", "gmm_f16io", "c2d_f16io",
 )  # fmt: skip
-# Chains of stencils, which tiles with recomputed borders keep in the cache.
+# Normalisations of rows, and products after them.
+NORMALISATIONS = tuple(workload.name for workload in normalisation.WORKLOADS)
 # Row reductions with two results in one block.
 REDUCTIONS = ("argmax", "mean_variance")
+# Chains of stencils, which tiles with recomputed borders keep in the cache.
 STENCILS = tuple(workload.name for workload in stencil.WORKLOADS)
 POLYBENCH = tuple(workload.name for workload in polybench.WORKLOADS)
 SUITES = {
     "operators": SUITE,
     "low-precision": LOW_PRECISION,
+    "normalisations": NORMALISATIONS,
     "polybench": POLYBENCH,
     "reductions": REDUCTIONS,
     "stencils": STENCILS,
@@ -63,6 +68,7 @@ for _module in (
     conv_fused,
     quantized,
     reduction,
+    normalisation,
     stencil,
     polybench,
 ):

@@ -112,6 +112,27 @@ def _mean_variance(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
     return PeerOp(lambda: torch.var_mean(t[0], dim=1, correction=0), lambda y: y[0])
 
 
+def _attention(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    """PyTorch has a fused kernel for a batch of four dimensions."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    q, k, v = (each.unsqueeze(0) for each in t)
+    return PeerOp(lambda: attention(q, k, v), lambda y: y[0])
+
+
+def _lse(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    return PeerOp(lambda: torch.logsumexp(t[0], dim=1))
+
+
+def _lnm(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    norm, size = torch.nn.functional.layer_norm, (shape[2],)
+    return PeerOp(lambda: torch.matmul(norm(t[0], size, eps=1e-5), t[1]))
+
+
+def _rms(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    norm, size = torch.nn.functional.rms_norm, (shape[1],)
+    return PeerOp(lambda: norm(t[0], size, eps=1e-5))
+
+
 def _tbg(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
     return PeerOp(lambda: torch.matmul(t[0].permute(0, 2, 1, 3), t[1].permute(0, 2, 3, 1)))
 
@@ -122,4 +143,5 @@ OPS: dict[str, Maker] = {
     "grp": _plain_conv(2, with_dilation=True, with_groups=True), "dep": _dep, "t2d": _t2d,
     "cap": _cap, "cbr": _cbr, "sfm": _sfm, "nrm": _nrm, "tbg": _tbg,
     "argmax": _argmax, "mean_variance": _mean_variance,
+    "attention": _attention, "lse": _lse, "lnm": _lnm, "rms": _rms,
 }  # fmt: skip
