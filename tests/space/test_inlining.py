@@ -57,6 +57,38 @@ def test_auto_inline_inlines_only_what_its_options_allow(value, allow):
     assert left(AutoInline(**allow, into_consumer=False), rows(value)) == ["S", "B"]
 
 
+PRODUCT = """
+@T.prim_func
+def product(A: T.Buffer((8, 8), "float32"), D: T.Buffer((8, 8), "float32"),
+            W: T.Buffer((8, 8), "float32"), C: T.Buffer((8, 8), "float32")):
+    S = T.alloc_buffer((8, 8), "float32")
+    for i, k in T.grid(8, 8):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            S[vi, vk] = VALUE
+    for i, j, k in T.grid(8, 8, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + S[vi, vk] * W[vk, vj]
+"""
+
+
+@pytest.mark.parametrize(
+    "value", ["A[vi, vk] / D[vi, vk]", "T.sqrt(A[vi, vk])", "A[vi, vk] - D[vi, vk]"]
+)
+def test_what_a_product_would_repeat_is_kept(value):
+    func = parse(PRODUCT.replace("VALUE", value))
+    assert left(AutoInline(), func) == ["S", "C"]
+    assert left(AutoInline(disallow_repeated=False), func) == ["C"]
+
+
+def test_a_scaled_operand_is_inlined_into_a_product():
+    func = parse(PRODUCT.replace("VALUE", "A[vi, vk] * T.float32(2)"))
+    assert left(AutoInline(), func) == ["C"]
+
+
 def test_tables_computed_from_nothing_are_always_inlined():
     table = rows("T.exp(T.cast(vi, 'float32'))")
     assert left(AutoInline(), table) == ["B"]

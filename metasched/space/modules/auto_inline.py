@@ -13,6 +13,7 @@ from metasched.analysis.block import (
     needs_multi_level_tiling,
 )
 from metasched.errors import ScheduleError
+from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, IfThenElse
@@ -36,8 +37,9 @@ class AutoInline:
         require_injective: keep blocks that read with one index twice (a diagonal).
         require_ordered: keep blocks that read in another order than they write (a transposition).
         disallow_op: keep blocks that call one of these operations.
-        disallow_repeated: keep blocks that divide or call a function of floating-point numbers
-            where a consumer reads each result many times, as a product does.
+        disallow_repeated: keep blocks of floating-point numbers that divide, call a function or
+            combine several elements, where a consumer reads each result many times, as a product
+            does.
 
     All but the first three are waived in a function that only has spatial blocks.
     """
@@ -89,7 +91,7 @@ class AutoInline:
         nodes = list(_nodes(block))
         if any(isinstance(n, Call) and n.op.name in self.disallow_op for n in nodes):
             return False
-        if self.disallow_repeated and any(map(_slow, nodes)):
+        if self.disallow_repeated and (any(map(_slow, nodes)) or _combines(nodes)):
             consumers = scope.consumers(block.token)
             if any(needs_multi_level_tiling(scope, c.token) is None for c in consumers):
                 return False
@@ -146,6 +148,11 @@ def _slow(node: object) -> bool:
     if isinstance(node, Div):
         return not isinstance(node.b, FloatImm)
     return node.op.name not in ("if_then_else", "abs", "fabs")
+
+
+def _combines(nodes: list[object]) -> bool:
+    """Whether a value combines several floating-point elements of memory."""
+    return len({n for n in nodes if isinstance(n, BufferLoad) and n.dtype.is_float}) > 1
 
 
 def _branches(block: Block, nodes: list[object]) -> bool:
