@@ -62,6 +62,37 @@ class _Limit:
     used: bool = False
 
 
+def upper_box(region: Region, predicate: Expr, varying: Ranges) -> Spans:
+    """The smallest box that holds the region while the `varying` variables take all values that the
+    predicate allows."""
+    spans = [upper_span(low, extent, varying) for low, extent in region]
+    known = [limit for part in conjuncts(predicate) for limit in _limits(part, varying) or ()]
+    if not known:
+        return tuple(spans)
+    for n, (low, extent) in enumerate(region):
+        width = interval(extent, varying)[1]
+        terms = linear(low)
+        fixed, least, most = spans[n]
+        moving = {a: c for a, c in terms.terms.items() if (a, c) not in fixed}
+        for limit in known:
+            rest = _without(moving, limit.terms)
+            if rest is not None:
+                times, others = rest
+                end = form_interval(Linear(others, terms.const), varying)[1]
+                most = min(most, times * limit.most + end + width - 1)
+        spans[n] = Span(fixed, least, most)
+    return tuple(spans)
+
+
+def _without(terms: dict[Expr, int], part: dict[Expr, int]) -> tuple[int, dict[Expr, int]] | None:
+    """How many times a sum holds another sum, and what is left; None if not a whole number."""
+    atom = next(iter(part), None)
+    times, odd = divmod(terms.get(atom, 0), part[atom]) if atom is not None else (0, 0)
+    if times <= 0 or odd or any(terms.get(a, 0) != times * c for a, c in part.items()):
+        return None
+    return times, {a: c for a, c in terms.items() if a not in part}
+
+
 def _limits(predicate: Expr, varying: Ranges) -> list[_Limit] | None:
     """The conjuncts of a predicate as limits; None if a conjunct has another form."""
     out: list[_Limit] = []

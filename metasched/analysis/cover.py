@@ -16,6 +16,7 @@ from metasched.analysis.boxes import (
     merged,
     packed_pairs,
     unpacked,
+    upper_box,
     upper_span,
     whole_box,
 )
@@ -191,7 +192,7 @@ def _covered(
     whole = whole_box(buffer, pairs)
     varying = loop_ranges((*child.loops[shared:], *extra))
     for k, region in reads:
-        need = [upper_span(low, extent, varying) for low, extent in unpacked(region, pairs)]
+        need = upper_box(unpacked(region, pairs), child.realize.predicate, varying)
         if any(all(map(lies_in, need, box, whole)) for box in written):
             continue
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in sure):

@@ -23,7 +23,7 @@ from metasched.cost.model import Vectors
 from metasched.cost.prior import Prior
 from metasched.cost.quality import agreement
 from metasched.cost.ridge import Ridge
-from metasched.cost.trees import Trees
+from metasched.cost.trees import trees_of
 from metasched.errors import DatabaseError, words
 
 Scorer: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
@@ -176,7 +176,7 @@ class LineModel:
 
     def _scorer(self, text: str) -> Scorer:
         """Make a function that scores rows by one member of a prior."""
-        return Trees(text).predict
+        return trees_of(text).predict
 
     def _prior_scores(self, rows: np.ndarray) -> np.ndarray:
         """The scores of the prior's members, zeros without one."""

@@ -6,6 +6,9 @@ leaf is its own child, so rows that have reached a leaf stay there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import numpy as np
 
 from metasched.errors import DatabaseError, words
@@ -26,20 +29,46 @@ class Trees:
         head, *blocks = text.partition("end of trees")[0].split("\nTree=")
         try:
             columns = int(_fields(head)["max_feature_idx"]) + 1
-            tables = [_table(_fields(block), columns) for block in blocks]
-            if not tables:
+            trees = [_fields(block) for block in blocks]
+            if not trees:
                 raise ValueError("no trees")
-            self._depth = max(_depth(left, right) for _, _, _, left, right, _ in tables)
+            self._read(trees, columns)
         except (KeyError, ValueError, IndexError) as error:
             raise DatabaseError(f"a model's text cannot be read: {words(error)}") from None
-        starts = np.cumsum([0, *(len(t[0]) for t in tables)])
-        self._roots = starts[:-1]
-        self._feature, self._threshold, self._kind, left, right, self._value = (
-            np.concatenate(parts) for parts in zip(*tables, strict=True)
-        )
-        shift = np.repeat(self._roots, np.diff(starts))
-        self._children = np.stack([right + shift, left + shift])
         self._plain = not (self._kind >> 2).any()
+
+    def _read(self, trees: Sequence[dict[str, str]], columns: int) -> None:
+        """Put the trees into the table: the nodes of a tree, then its leaves."""
+        leaves = np.array([int(tree["num_leaves"]) for tree in trees])
+        if any(int(tree.get("is_linear", "0")) for tree in trees):
+            raise ValueError("linear leaves are not read")
+        inner = leaves - 1
+        starts = np.cumsum(leaves + inner) - leaves - inner
+        nodes, ends = _places(starts, inner), _places(starts + inner, leaves)
+        size = len(nodes) + len(ends)
+
+        def filled(name: str, where: np.ndarray, counts: np.ndarray, rest: float) -> np.ndarray:
+            table = np.full(size, rest, np.float64)
+            table[where] = _column([tree[name] for tree in trees], name, counts)
+            return table
+
+        self._roots, own = starts, np.arange(size)
+        self._feature = filled("split_feature", nodes, inner, 0).astype(np.int64)
+        self._threshold = filled("threshold", nodes, inner, np.inf)
+        self._kind = filled("decision_type", nodes, inner, 0).astype(np.int64)
+        self._value = filled("leaf_value", ends, leaves, 0)
+        if (self._kind & _CATEGORICAL).any():
+            raise ValueError("categorical splits are not read")
+        if ((self._feature < 0) | (self._feature >= columns)).any():
+            raise ValueError(f"a split_feature is not below {columns}")
+        self._children = np.stack([own, own])
+        first, below, count = (np.repeat(x, inner) for x in (starts, inner, leaves))
+        for row, side in enumerate(("right_child", "left_child")):
+            child = _column([tree[side] for tree in trees], side, inner).astype(np.int64)
+            if ((child < -count) | (child >= below)).any():
+                raise ValueError(f"a {side} is not in the tree")
+            self._children[row, nodes] = first + np.where(child < 0, below + ~child, child)
+        self._depth = _depth(self._children, starts)
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
         """The score of each row."""
@@ -76,52 +105,36 @@ def _fields(block: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-_Table = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+def _places(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """`counts` consecutive numbers from each of `starts`."""
+    before = np.cumsum(counts) - counts
+    places: np.ndarray = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+    return places
 
 
-def _table(fields: dict[str, str], columns: int) -> _Table:
-    """A tree's nodes, then its leaves: feature, threshold, decision type, left and right child,
-    value."""
-    leaves = int(fields["num_leaves"])
-    inner = leaves - 1
-
-    def column(name: str, dtype: type, count: int = inner) -> np.ndarray:
-        numbers: np.ndarray = np.array(fields[name].split() if count else [], dtype)
-        if len(numbers) != count:
-            raise ValueError(f"{len(numbers)} numbers for {name}, expected {count}")
-        return numbers
-
-    kind = column("decision_type", np.int64)
-    if (kind & _CATEGORICAL).any() or int(fields.get("is_linear", "0")):
-        raise ValueError("categorical splits and linear leaves are not read")
-    feature = column("split_feature", np.int64)
-    if ((feature < 0) | (feature >= columns)).any():
-        raise ValueError(f"a split_feature is not below {columns}")
-    own = np.arange(inner, inner + leaves)
-    children = []
-    for side in ("left_child", "right_child"):
-        child = column(side, np.int64)
-        if ((child < -leaves) | (child >= inner)).any():
-            raise ValueError(f"a {side} is not in the tree")
-        children.append(np.concatenate([np.where(child < 0, inner + ~child, child), own]))
-    zeros = np.zeros(leaves, np.int64)
-    return (
-        np.concatenate([feature, zeros]),
-        np.concatenate([column("threshold", np.float64), np.full(leaves, np.inf)]),
-        np.concatenate([kind, zeros]),
-        *children,
-        np.concatenate([np.zeros(inner), column("leaf_value", np.float64, leaves)]),
-    )  # type: ignore[return-value]
+def _column(texts: Sequence[str], name: str, counts: np.ndarray) -> np.ndarray:
+    """The numbers of all trees in one array; `counts` are the numbers of each tree."""
+    for text, count in zip(texts, counts, strict=True):
+        if count and text.count(" ") + 1 != count:
+            raise ValueError(f"{text.count(' ') + 1} numbers for {name}, expected {count}")
+    words = " ".join(text for text, count in zip(texts, counts, strict=True) if count).split()
+    return np.array(list(map(float, words)))
 
 
-def _depth(left: np.ndarray, right: np.ndarray) -> int:
-    """Steps from the root to the deepest leaf; ValueError for a tree that has a cycle."""
-    level, depth = np.array([0]), 0
+def _depth(children: np.ndarray, roots: np.ndarray) -> int:
+    """Steps from the roots to the deepest leaf; ValueError for a tree that has a cycle."""
+    level, depth = roots, 0
     while True:
-        level = level[left[level] != level]  # a leaf is its own child
+        level = level[children[0, level] != level]  # a leaf is its own child
         if not len(level):
             return depth
-        if max(depth, len(level)) > len(left):
+        if max(depth, len(level)) > children.shape[1]:
             raise ValueError("a tree that never ends")
-        level = np.concatenate([left[level], right[level]])
+        level = children[:, level].ravel()
         depth += 1
+
+
+@lru_cache(maxsize=32)
+def trees_of(text: str) -> Trees:
+    """The trees of a text; a process reads a model once."""
+    return Trees(text)

@@ -286,6 +286,32 @@ def test_region_cover_fails_where_an_element_is_missing() -> None:
     refused(stage_pipeline(scope), "region-cover", sentence)
 
 
+def tails(made: int, read: int) -> PrimFunc:
+    """Tiles of `made` columns, read in vectors of 4 lanes of which the first `read` columns run."""
+
+    @T.prim_func
+    def f(A: T.Buffer((42,), "float32"), B: T.Buffer((42,), "float32")):
+        P = T.alloc_buffer((42,), "float32")
+        for i in range(2):
+            for j in range(made):
+                with T.block("P"):
+                    v = T.axis.spatial(42, i * 21 + j)
+                    P[v] = A[v]
+            for j, k in T.grid(6, 4):
+                with T.block("B"):
+                    T.where(j * 4 + k < read)
+                    v = T.axis.spatial(42, i * 21 + j * 4 + k)
+                    B[v] = P[v]
+
+    return f
+
+
+def test_region_cover_where_a_condition_limits_what_is_read() -> None:
+    assert stage_pipeline(scope_of(tails(21, 21))) is None
+    assert stage_pipeline(scope_of(tails(21, 20))) is None
+    refused(stage_pipeline(scope_of(tails(20, 21))), "region-cover", "block B reads P")
+
+
 def packed(made: int) -> PrimFunc:
     """A tile of four elements in rows of eight; `made` of them are written before it is read."""
 

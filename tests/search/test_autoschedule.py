@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -152,15 +153,24 @@ def test_illegal_programs_are_passed_over(monkeypatch):
 
     def refuses(candidate):
         asked.append(candidate)
-        return len(asked) > 2 and admits(candidate)
+        return len(asked) > 1 and admits(candidate)
 
     monkeypatch.setattr(factory, "admits", refuses)
-    third = first_guess(factory, model, default).candidate
-    assert asked[0].key == best.key and third is asked[2] and third.key != best.key
-    monkeypatch.setattr(factory, "admits", lambda candidate: False)
-    none = first_guess(factory, model, default)
-    assert none.candidate is default
-    assert none.lack == f"the {autoscheduler.PROVED} best programs of the design spaces are illegal"
+    second = first_guess(factory, model, default).candidate
+    assert asked[0].key == best.key and second is asked[1] and second.key != best.key
+
+
+def test_a_space_of_illegal_programs_is_left_after_two_proofs_and_the_search_after_eight(
+    monkeypatch,
+):
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET))
+    default = factory.finished(default_trace(factory.func, TARGET))
+    asked = Counter()
+    monkeypatch.setattr(factory, "admits", lambda candidate: asked.update([candidate.space]))
+    guess = first_guess(factory, prior_model(), default)
+    assert guess.candidate.space == -1 and not guess.lack
+    assert max(asked.values()) == autoscheduler.DOUBTED
+    assert asked.total() <= autoscheduler.PROVED
 
 
 def prior_model():
