@@ -30,6 +30,9 @@ MACHINE_FEATURES: tuple[str, ...] = (
     "block.near_runs", "block.near_pages", "block.crowd", "block.l2_runs", "block.l2_pages",
 )  # fmt: skip
 
+WINDOW = 150
+"""How many arithmetic instructions a core looks ahead for work that does not wait for results."""
+
 
 @dataclass(slots=True)
 class Nest:
@@ -303,10 +306,10 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     instructions = points * vectors * _operations(nest.store, machine)
     written = nest.moves[0]
     accumulators = _registers(written, order, depth, lanes) * (vectors if fold else 1)
-    chain = 1.0
+    chain, last = 1.0, 0
     for k, loop in enumerate(order[:depth]):
         if written.steps[k] is None:
-            chain *= loop.extent
+            chain, last = chain * loop.extent, k + 1
     reducing = nest.store.accesses[0].reads > 0
     held = 1.0
     around = depth + bool(fold)
@@ -332,7 +335,11 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             taken *= 2.0
             split += taken
         loads += taken
-    latency = machine.latency * chain if reducing else 0.0
+    latency = 0.0
+    if reducing and (chain > 1 or held > 1):
+        latency = machine.latency * chain * _one_by_one(nest, last, depth, instructions)
+    elif not fold and _repeats(nest, depth):
+        latency = machine.latency * _operations(nest.store, machine)
     arithmetic = max(instructions / machine.pipes, latency, 1 / machine.pipes)
     spilt = max(0.0, accumulators - machine.registers + 2)
     split /= max(loads, 1.0)
@@ -342,6 +349,27 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
         split, max(min(width, lanes), nest.store.facts.lanes), waste, fold,
     )  # fmt: skip
+
+
+def _one_by_one(nest: Nest, inner: int, depth: int, instructions: float) -> float:
+    """How many runs of the `inner` loops of a block wait for each other.
+
+    The runs do not depend on each other, but the processor looks WINDOW instructions ahead only.
+    """
+    runs = 1
+    for loop in nest.order[inner:depth]:
+        runs *= loop.extent if loop.kind != "vectorized" else 1
+    at_once = max(1.0, WINDOW * runs / max(instructions, 1.0))
+    return runs / min(float(runs), at_once)
+
+
+def _repeats(nest: Nest, depth: int) -> bool:
+    """Whether each iteration around the block reads what the iteration before has stored."""
+    if depth >= len(nest.order):
+        return False
+    index, store = nest.order[depth].index, nest.store
+    moved = {d for d, stride in enumerate(store.accesses[0].dims) if index in stride}
+    return any(dims <= moved for dims in store.facts.neighbours)
 
 
 def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> float:

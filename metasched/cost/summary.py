@@ -7,13 +7,13 @@ operations, its accesses) are cached on the statement, since replays share state
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
 from metasched.analysis.block import FOLD, SCAN
-from metasched.arith.affine import interval
+from metasched.arith.affine import as_written, interval
 from metasched.arith.bounds import EVERYTHING, Interval
 from metasched.cost.guard_fraction import Condition, conditions
 from metasched.cost.index_stride import IndexStride, clamped, index_stride
@@ -72,6 +72,8 @@ class StoreFacts:
         inside: the condition without which the store writes zero, None if there is none.
         instructions: the declared instructions that the store calls.
         lanes: the lanes of the stored vector.
+        neighbours: for each read of the stored buffer at a constant distance from the store, the
+            dimensions in which the two differ.
     """
 
     counts: tuple[int, ...]
@@ -79,11 +81,13 @@ class StoreFacts:
     inside: Expr | None = None
     instructions: tuple[HardwareOp, ...] = ()
     lanes: int = 1
+    neighbours: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(slots=True)
 class TouchedBuffer:
-    """One buffer of a store: how each dimension moves with the loops (by position).
+    """The accesses of a store to one buffer that move with the same loops: how each dimension moves
+    with the loops (by position).
 
     Attributes:
         uneven: the loops along which an index is clamped.
@@ -210,15 +214,16 @@ class _Walker:
             self._store(_opaque_facts(block), loops, notes)
 
     def _store(self, facts: StoreFacts, loops: list[Loop], notes: Notes) -> None:
-        merged: dict[Buffer, TouchedBuffer] = {}
+        merged: dict[tuple[Buffer, frozenset[int]], TouchedBuffer] = {}
         for buffer, indices, writes in facts.accesses:
             dims = [index_stride(i, self.strides) for i in indices]
             while buffer in self.views:
                 buffer, dims = _through_view(self.views[buffer], dims, self.strides)
             uneven = set[int]().union(*(clamped(i, self.strides) for i in indices))
-            access = merged.get(buffer)
+            key = buffer, frozenset[int]().union(*dims)
+            access = merged.get(key)
             if access is None:
-                access = merged[buffer] = TouchedBuffer(buffer, dims, uneven)
+                access = merged[key] = TouchedBuffer(buffer, dims, uneven)
                 self._share(buffer, loops)
             elif access.dims != dims:
                 access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
@@ -302,7 +307,20 @@ def _facts_of(store: BufferStore) -> StoreFacts:
         other = value.args[2]
         if isinstance(other, (ir.IntImm, ir.FloatImm)) and other.value == 0:
             inside = value.args[0]
-    return StoreFacts(tuple(c * lanes for c in counts), tuple(accesses), inside, called, lanes)
+    near = (_apart(store.indices, at) for b, at, _ in accesses[1:] if b is store.buffer)
+    return StoreFacts(
+        tuple(c * lanes for c in counts), tuple(accesses), inside, called, lanes,
+        tuple(dims for dims in near if dims),
+    )  # fmt: skip
+
+
+def _apart(here: Sequence[Expr], there: Sequence[Expr]) -> frozenset[int]:
+    """The dimensions in which two places of a buffer differ; empty unless their distance is
+    constant."""
+    gaps = [as_written(a).plus(as_written(b), -1) for a, b in zip(here, there, strict=True)]
+    if any(gap.terms for gap in gaps):
+        return frozenset()
+    return frozenset(d for d, gap in enumerate(gaps) if gap.const)
 
 
 def _opaque_facts(block: Block) -> StoreFacts:

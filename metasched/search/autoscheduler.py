@@ -29,6 +29,9 @@ OPTIONS = EvolutionOptions(
 PROVED, DOUBTED = 8, 2
 """At most this many programs are proved legal, and this many of one design space, the best score
 first, until a proof succeeds."""
+GAIN = 0.6
+"""A program must outscore the default schedule and the program as written by this much. Programs of
+PolyBench with a smaller lead over the default schedule ran at 0.66 to 1.17 of its speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,13 @@ def first_guess(
     if not search.state.known:
         return Guess(default, "no sample of the design spaces is legal")
     illegal: Counter[int] = Counter()
-    for candidate, score in search.state.ranked([*known, *found]):
+    ranked = search.state.ranked([*known, *found])
+    least = GAIN + next(score for candidate, score in ranked if candidate in known)
+    for candidate, score in ranked:
         candidate.score = score
         if candidate in known:
             return Guess(candidate)
-        if illegal[candidate.space] < DOUBTED and illegal.total() < PROVED:
+        if score > least and illegal[candidate.space] < DOUBTED and illegal.total() < PROVED:
             if factory.admits(candidate):
                 return Guess(candidate)
             legal = factory.replay(candidate.trace, candidate.space)  # now with proofs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metasched.cost.features import FEATURE_NAMES, FeatureSet
-from metasched.cost.guide import GUARD, OTHER, OWN, Guide
+from metasched.cost.guide import ESTIMATE, GUARD, OTHER, OWN, Guide
 from metasched.cost.line import LineModel
 from metasched.cost.prior import Prior, every_shipped, shipped
 from metasched.search import parts
@@ -16,7 +16,7 @@ from metasched.target import Target
 ZEN = Target.of({"kind": "cpu", "mcpu": "znver4", "num_cores": 2, "features": ["avx2", "fma"]})
 ROWS = np.random.default_rng(0).normal(size=(20, len(FEATURE_NAMES))).astype(np.float32)
 CYCLES = ROWS[:, FEATURE_NAMES.index("machine.all")]
-CYCLES = CYCLES + GUARD * ROWS[:, FEATURE_NAMES.index("machine.block.guards")]
+CYCLES = ESTIMATE * CYCLES + GUARD * ROWS[:, FEATURE_NAMES.index("machine.block.guards")]
 
 
 def scores(prior: Prior) -> np.ndarray:

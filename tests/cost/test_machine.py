@@ -138,6 +138,79 @@ def test_a_folded_reduction_runs_in_vectors():
     assert four["compute"] < one["compute"]  # four sums at a time hide the latency of one
 
 
+def update_in_place(fold: int) -> Schedule:
+    """The inner loop of a Cholesky factorization: one buffer, read at two other places."""
+
+    @T.prim_func
+    def cholesky(A: T.Buffer((64, 64), "float32")):
+        for i in range(64):
+            for j in range(i):
+                for k in range(j):
+                    with T.block("update"):
+                        vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                        A[vi, vj] = A[vi, vj] - A[vi, vk] * A[vj, vk]
+
+    sch = Schedule(cholesky)
+    if fold:
+        sch.annotate(sch.get_block("update"), FOLD, fold)
+    return sch
+
+
+def test_a_fold_counts_where_the_operands_lie_in_the_buffer_of_the_result():
+    scalar, folded = (machine(update_in_place(fold).mod) for fold in (0, 16))
+    assert scalar["block.fold"] == 0.0 and folded["block.fold"] > 4.0
+    assert folded["compute"] < scalar["compute"] - 2.0
+
+
+def rows_of(distance: int):
+    """Rows that are computed from the element at a distance in the same row."""
+
+    @T.prim_func
+    def program(A: T.Buffer((64, 64), "float32")):
+        for i, j in T.grid(64, 63):
+            with T.block("A"):
+                vi = T.axis.spatial(64, i)
+                vj = T.axis.opaque(63, j)
+                A[vi, vj + 1] = A[vi, vj + 1 - distance] * T.float32(2) + T.float32(1)
+
+    return program
+
+
+def test_only_results_of_the_iteration_before_are_waited_for():
+    waits, updates = machine(rows_of(1)), machine(rows_of(0))
+    assert waits["compute"] == pytest.approx(updates["compute"] + 3.0, abs=0.02)  # 4 for 1/2 cycle
+
+
+def products(lanes: int):
+    """60 results in vectors of `lanes`, each vector a chain of 60 unrolled additions."""
+
+    @T.prim_func
+    def program(A: T.Buffer((60, 64), "float32"), B: T.Buffer((60,), "float32"),
+                C: T.Buffer((64,), "float32")):  # fmt: skip
+        for i, k in T.grid(64, 60):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = T.float32(0)
+                C[vi] = C[vi] + A[vk, vi] * B[vk]
+
+    sch = Schedule(program)
+    i, k = sch.get_loops(sch.get_block("C"))
+    outer, inner = sch.split(i, [None, lanes])
+    sch.reorder(outer, k, inner)
+    sch.vectorize(inner)
+    for loop in (k, outer):
+        sch.unroll(loop)
+    return sch.mod
+
+
+def test_chains_far_from_each_other_do_not_run_at_once():
+    """Eight chains of one vector each, or two chains of four vectors."""
+    eight, two = machine(products(8)), machine(products(32))
+    assert eight["block.accumulators"] == two["block.accumulators"]
+    assert eight["block.compute"] > two["block.compute"] + 0.5
+
+
 def test_prefetch_distance_is_a_feature():
     assert machine(row_sums({AHEAD: 256}))["block.ahead"] == pytest.approx(np.log2(257))
     assert machine(row_sums({AHEAD: 0}))["block.ahead"] == 0.0

@@ -142,6 +142,23 @@ def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():
     assert guess.candidate is default and not guess.lack
 
 
+@pytest.mark.parametrize(("lead", "chosen"), [(0.5, False), (1.0, True)])
+def test_a_small_lead_over_the_default_schedule_is_no_gain(lead, chosen):
+    factory = CandidateFactory(matmul(16), TARGET, default_space(TARGET))
+    default = factory.finished(default_trace(factory.func, TARGET))
+    written = factory.finished(ms.Trace())
+
+    class ScoresTheSpaces:
+        ready = True
+
+        def predict(self, vectors):
+            known = [default.vector, written.vector]
+            return np.array([0.0 if any((v == k).all() for k in known) else lead for v in vectors])
+
+    guess = first_guess(factory, ScoresTheSpaces(), default)
+    assert (guess.candidate.space >= 0) == chosen and not guess.lack
+
+
 def test_illegal_programs_are_passed_over(monkeypatch):
     """Ranked programs are replayed without proofs; the proofs decide which one is given."""
     func = matmul(32)
