@@ -6,6 +6,7 @@ The public names are loaded when first used, so that `import metasched` stays li
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 
@@ -163,3 +164,8 @@ class _Package(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+
+# In a checkout, the folders `intrinsics`, `traces` and `workloads` stand beside the package.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(os.path.join(_HERE, "workloads")):
+    __path__.append(os.path.dirname(_HERE))

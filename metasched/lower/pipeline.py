@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from metasched import config
-from metasched.errors import LowerError
+from metasched.errors import TargetError
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
@@ -22,8 +22,8 @@ Wide = dict[Var, Var]
 def lower(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower a function to plain loops over flat buffers with 64-bit indices.
 
-    Raises LowerError for a program that has no plain form on the target, and for a target kind
-    without passes.
+    Raises LowerError for a program that has no plain form on the target, TargetError for a target
+    kind without passes.
     """
     return lower_with_symbols(func, target, ())[0]
 
@@ -46,7 +46,7 @@ def lower_and_show(
 ) -> PrimFunc:  # fmt: skip
     """Run all passes; `show` is called with the script after each pass that changed it.
 
-    Raises LowerError as `lower` does.
+    Raises LowerError and TargetError as `lower` does.
     """
     for name, changed in apply_passes(func, target, wide):
         if show is not None and changed is not func:
@@ -68,11 +68,11 @@ def apply_passes(
     Args:
         wide: the 64-bit variable for each shape variable.
 
-    Raises LowerError as `lower` does.
+    Raises LowerError and TargetError as `lower` does.
     """
     if target.kind not in PIPELINES:
         known = ", ".join(PIPELINES.names())
-        raise LowerError(
+        raise TargetError(
             f"there are no passes for targets of kind {target.kind!r}; kinds with passes: {known}"
         )
     pipeline = PIPELINES.get(target.kind)(target)

@@ -118,8 +118,12 @@ def spaces_of(
 
     def named(name: str) -> Space:
         if name not in made:
-            factory = SEARCH_SPACES.get(name) if name else default_space
-            made[name] = complete(f"the space {name}", lambda: factory(machine), "generate")
+            factory = SEARCH_SPACES.get(name) if name else None
+            made[name] = (
+                default_space(machine)
+                if factory is None
+                else complete(f"the space {name}", lambda: factory(machine), "generate")
+            )
         return made[name]
 
     found: dict[str, Space] = {}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import metasched as ms
+from metasched.cli import main
 from metasched.errors import TargetError
 from metasched.kinds import default_modules, default_mutators, default_postprocs, default_trace
 from metasched.runtime.devices import device_of
 
-GPU = ms.Target.of("nvidia/nvidia-h100")
+GPU_NAME = "nvidia/nvidia-h100"
+GPU = ms.Target.of(GPU_NAME)
 FUNC = ms.workloads.get("nrm").func((1, 8, 8))
 PACKAGE = Path(ms.__file__).parent
 
@@ -28,6 +31,34 @@ def test_a_kind_without_a_default_schedule_or_a_device():
         default_trace(FUNC, GPU)
     with pytest.raises(TargetError, match="no code is made for targets of kind 'cuda'; kinds"):
         device_of(GPU)
+
+
+COMMANDS = {
+    "tune": "candidates for .* cannot be timed here: there is no code generation for GPUs",
+    "bench --against numpy": "cannot be loaded here: there is no code generation for GPUs",
+    "build -o out": "there is no default space for targets of kind 'cuda'; kinds with one: cpu",
+    "show --what autoscheduled": "there is no default space for targets of kind 'cuda'; kinds",
+    "show --what passes": "there are no passes for targets of kind 'cuda'; kinds with passes: cpu",
+    "show --what asm": "cannot be loaded here: there is no code generation for GPUs",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_refuses_a_kind_without_a_row_in_one_sentence(words, capsys, tmp_path):
+    command, *more = words.replace(" out", f" {tmp_path}/out").split()
+    given = [command, "nrm", "--shape", "1,8,8", "--target", GPU_NAME, *more]
+    assert main(given) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and re.fullmatch(
+        rf"metasched {command}: .*{COMMANDS[words]}.*\n", said.err
+    )
+
+
+def test_a_runner_needs_a_space_too(tmp_path):
+    runner = ms.ReplayRunner
+    with pytest.raises(TargetError, match="^there is no default space for targets of kind 'cuda'"):
+        ms.tune(FUNC, target=GPU, runner=runner, work_dir=tmp_path / "work")
+    assert not (tmp_path / "work").exists()
 
 
 # The files that name the kind of CPUs, and why each must.

@@ -6,7 +6,7 @@ import pytest
 from oracle import check_numbers
 
 import metasched as ms
-from metasched.errors import LowerError
+from metasched.errors import TargetError
 from metasched.ir.stmt import Allocate
 from metasched.ir.visit import walk_stmts
 from metasched.lower.pipeline import apply_passes, lower
@@ -25,7 +25,9 @@ def test_the_last_pass_gives_the_lowered_function():
 
 
 def test_a_kind_without_passes_is_refused():
-    with pytest.raises(LowerError, match="no passes for targets of kind 'cuda'; kinds with passes"):
+    with pytest.raises(
+        TargetError, match="no passes for targets of kind 'cuda'; kinds with passes"
+    ):
         lower(FUNC, Target.of({"kind": "cuda", "mcpu": "sm_86"}))
 
 
