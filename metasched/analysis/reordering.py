@@ -27,6 +27,7 @@ from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.analysis.polyhedra import order_kept
 from metasched.analysis.scope import Child, Scope, writes
 from metasched.arith.affine import linear
+from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import Interval
 from metasched.arith.conditions import conjuncts
 from metasched.arith.itermap import why_no_box
@@ -34,7 +35,7 @@ from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Expr, Var, as_int
 from metasched.ir.stmt import For, IterKind
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, substitute
 
 
 def reorder_violation(
@@ -164,7 +165,12 @@ def _starts_first(child: Child) -> bool:
     values = _values(child, reduce=True)
     ranges = {n.var: n for n in child.loops}
     predicates = dict.fromkeys((TRUE, child.realize.predicate))
-    return any(why_no_box(values, ranges, p) is None for p in predicates)
+    begin: dict[Var, Expr] = {n.var: n.min for n in child.loops}
+    firsts = [v.dom.min for v in child.block.iter_vars if v.is_reduce]
+    return all(
+        Analyzer().equal(substitute(value, begin), first)
+        for value, first in zip(values, firsts, strict=True)
+    ) and any(why_no_box(values, ranges, p) is None for p in predicates)
 
 
 def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:

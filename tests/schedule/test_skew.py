@@ -215,3 +215,28 @@ def test_skewed_time_loops_reorder_where_all_distances_are_positive(part: int) -
                 sch.reorder(*loops, t)
             tried[expected] += 1
     assert min(tried.values()) > 2
+
+
+def test_a_skewed_reduction_keeps_its_order_behind_the_init():
+    """Backwards, the last partial sum comes first, and the init would follow it."""
+
+    @T.prim_func
+    def rows(A: T.Buffer((3, 6), "int32"), C: T.Buffer((3,), "int32")):
+        for i, k0, k1 in T.grid(3, 3, 2):
+            with T.block("C"):
+                vi = T.axis.spatial(3, i)
+                vk = T.axis.reduce(6, k0 * 2 + k1)
+                with T.init():
+                    C[vi] = 0
+                C[vi] = C[vi] + A[vi, vk]
+
+    sch = Schedule(rows)
+    _, k0, k1 = sch.get_loops("C")
+    skewed = sch.skew(k0, k1, -1)
+    message = "reordering loops"
+    check_refused(sch, lambda: sch.reorder(skewed, k0), "reversed-dependence", message)
+    apart = Schedule(rows)
+    apart.decompose_reduction("C", apart.get_loops("C")[1])
+    _, k0, k1 = apart.get_loops("C_update")
+    apart.reorder(apart.skew(k0, k1, -1), k0)
+    check_transform(rows, apart)
