@@ -124,6 +124,13 @@ def with_loops_above(state: State, rv: BlockRV) -> Calls:
     yield from ((rv, state.new_loop(n.var)) for n in state.loops_above(state.block(rv)))
 
 
+def with_written_and_loops(state: State, rv: BlockRV) -> Calls:
+    """The block with the position of each buffer that it writes and each loop above."""
+    realize = state.block(rv)
+    for n in range(len(realize.block.writes)):
+        yield from ((rv, n, state.new_loop(loop.var)) for loop in state.loops_above(realize))
+
+
 def with_other_loops(state: State, rv: BlockRV) -> Calls:
     """The block with each loop of its scope that is not above it."""
     realize = state.block(rv)

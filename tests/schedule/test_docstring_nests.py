@@ -183,6 +183,17 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.decompose_scan(s.get_loops("B")[0]),
     ),
+    "expand_buffer": (
+        program(
+            "    for i in range(8):\n"
+            '        with T.block("B"):\n'
+            "            T_[0] = A[i]\n"
+            '        with T.block("C"):\n'
+            "            C[i] = T_[0] * 2\n",
+            inner="T_", A="8", C="8", T_="1",
+        ),
+        lambda s: s.expand_buffer("B", 0, s.get_loops("B")[0]),
+    ),
     "expand_reduction": (
         program(
             nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk] * (B[vk] - Z[vi])", "SR"),

@@ -62,6 +62,16 @@ def wavefront(A: T.Buffer((6, 7), "int32")):
 
 
 @T.prim_func
+def by_turns(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32")):
+    B = T.alloc_buffer((1,), "int32")
+    for i in range(6):
+        with T.block("B"):
+            B[0] = A[i]
+        with T.block("C"):
+            C[i] = B[0] * 2
+
+
+@T.prim_func
 def solved(A: T.Buffer((6, 6), "int32"), X: T.Buffer((6,), "int32")):
     for i in range(6):
         for k in range(i):
@@ -313,6 +323,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     ),
     "enter_postproc": (elementwise, marked),
     "decompose_outputs": (two_outputs, lambda s: s.decompose_outputs("S")),
+    "expand_buffer": (by_turns, lambda s: s.expand_buffer("B", 0, s.get_loops("B")[0])),
     "expand_reduction": (zero_points, lambda s: s.expand_reduction("C")),
     "fission": (elementwise, parted),
     "fuse": (matmul, lambda s: s.fuse(*s.get_loops("C")[:2])),

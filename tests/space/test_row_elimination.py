@@ -11,23 +11,24 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.modules.row_elimination import RowElimination
 
 
-def offered(op: str, n: int = 24, cores: int = 2) -> list[Schedule]:
+def offered(op: str, n: int = 120, cores: int = 2) -> list[Schedule]:
     sch = Schedule(workloads.get(op).func((n,)), seed=2)
     return RowElimination(cores)(sch, sch.get_block("root"))
 
 
-@pytest.mark.parametrize("op", ["poly.lu", "poly.cholesky"])
+@pytest.mark.parametrize("op", ["poly.lu", "poly.cholesky", "poly.ludcmp"])
 def test_a_factorization_in_blocks_of_rows(op):
     blocked, along, written = offered(op)
     assert "T.parallel" in blocked.script() and "T.parallel" not in along.script()
     assert len(written.trace) == 1  # get_block
     work = workloads.get(op)
-    inputs = work.inputs((24,))
-    (wanted,) = work.expected(inputs, (24,))
+    inputs = work.inputs((120,))
+    expected = work.expected(inputs, (120,))
     for sch in (blocked, along):
-        arrays = work.arguments(inputs, (24,))
+        arrays = work.arguments(inputs, (120,))
         build(sch.mod)(*arrays)
-        np.testing.assert_allclose(arrays[0], wanted, rtol=1e-12)
+        for array, wanted in zip(arrays, expected, strict=True):
+            np.testing.assert_allclose(array, wanted, rtol=1e-12)
 
 
 def test_rows_run_along_memory():

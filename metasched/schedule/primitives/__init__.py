@@ -21,6 +21,7 @@ from metasched.schedule.primitives.cut_loop import cut_loop
 from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.decompose_scan import decompose_scan
+from metasched.schedule.primitives.expand_buffer import expand_buffer
 from metasched.schedule.primitives.expand_reduction import expand_reduction
 from metasched.schedule.primitives.fission import decompose_outputs, fission
 from metasched.schedule.primitives.fuse import fuse
@@ -113,6 +114,7 @@ class Methods:
     decompose_reduction = recorded(decompose_reduction)
     rfactor = recorded(rfactor)
     decompose_scan = recorded(decompose_scan)
+    expand_buffer = recorded(expand_buffer)
     expand_reduction = recorded(expand_reduction)
     privatize_reduction = recorded(privatize_reduction)
     privatize_update = recorded(privatize_update)

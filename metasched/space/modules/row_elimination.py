@@ -11,7 +11,8 @@ block of R rows, most steps need only rows before the block, and these steps are
 
 Where the program gathers the updates of an element (`for k: A[i, j] -= A[i, k] * A[k, j]`), the
 loads of A[k, j] run across rows. `right_looking` and `reorder` make the innermost loop run along
-a row.
+a row. A scalar that collects the updates (`w = A[i, j]; for k: w -= ...; A[i, j] = w`) becomes a
+row, too (`expand_buffer`).
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind, SeqStmt, Stmt
-from metasched.ir.visit import free_vars, walk_stmts
+from metasched.ir.visit import walk_stmts
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.loop_kinds import SMALL, child_of, steps, undo_to
+from metasched.space.loop_kinds import SMALL, SMALL_INSIDE, child_of, steps, undo_to
 from metasched.space.modules.vector_update import update_length
 from metasched.space.strides import contiguous
 
@@ -97,6 +100,9 @@ def _along_memory(sch: Schedule, loop: LoopRV) -> None:
     """Turn the loops inside so that the innermost run along memory; then join loops over the same
     rows."""
     for child in _children(sch, loop):
+        if len(child.loops) > 1:
+            _expand(sch, child, len(child.loops) - 1)
+    for child in _children(sch, loop):
         if runs_along(child) or len(child.loops) < 2:
             continue
         before = len(sch.trace)
@@ -110,6 +116,26 @@ def _along_memory(sch: Schedule, loop: LoopRV) -> None:
                 break
             undo_to(sch, before)
     _join(sch, loop)
+
+
+def _expand(sch: Schedule, child: Child, depth: int) -> None:
+    """Give each iteration of a loop over a block, which begins with the block, its own copy of what
+    the block writes, and give the block a loop of its own."""
+    loop = child_of(sch, child.token).loops[depth]
+    if not isinstance(loop.body, SeqStmt) or loop.body.items[0] is not child.realize:
+        return
+    before = len(sch.trace)
+    block = sch.get_block(child.block.name)
+    handle = sch.get_loops(block)[depth]
+    try:
+        sch.expand_buffer(block, 0, handle)
+        rest = list(range(1, len(loop.body.items)))
+        try:
+            sch.fission(handle)
+        except ScheduleError:
+            sch.fission(handle, [[0], rest])
+    except ScheduleError:
+        undo_to(sch, before)
 
 
 def _push(sch: Schedule, loops: list[LoopRV]) -> None:
@@ -150,8 +176,10 @@ def _join(sch: Schedule, loop: LoopRV) -> None:
                     undo_to(sch, before)
 
 
-def _handle(sch: Schedule, node: For) -> LoopRV:
-    """The handle of a loop, by a block below it."""
+def _handle(sch: Schedule, node: Stmt) -> LoopRV:
+    """The handle of a loop, by a block below it; ScheduleError for another statement."""
+    if not isinstance(node, For):
+        raise ScheduleError("cut_loop", "no-loop", "the statement is no loop")
     child = sch.state.scope(node).under(node)[0]
     return sch.get_loops(sch.get_block(child.block.name))[child.loops.index(node)]
 
@@ -168,24 +196,30 @@ def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
         return False
     rows = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
     _, inside = sch.split(loop, [None, rows])
+    _own_copies(sch, inside)
     front: list[int] = []
     place = 0
     while place < len(_items(sch, inside)):
-        item, mark, size = _items(sch, inside)[place], len(sch.trace), 1
-        try:
-            if isinstance(item, For) and _grows(item, _node(sch, inside)):
-                sch.cut_loop(_handle(sch, item), inside)
-                size = 2  # the second part stays
-            _apart(sch.copy(), inside, [*front, place])
-            front.append(place)
-        except ScheduleError:
-            undo_to(sch, mark)
-            size = 1
-        place += size
+        item, mark = _items(sch, inside)[place], len(sch.trace)
+        for cut in (False, True):
+            try:
+                if cut:
+                    sch.cut_loop(_handle(sch, item), inside)
+                _apart(sch.copy(), inside, [*front, place])
+                front.append(place)
+                place += cut  # its second part stays
+                break
+            except ScheduleError:
+                undo_to(sch, mark)
+        place += 1
     try:
-        together = _apart(sch, inside, front)
-        sch.parallel(together[0])
+        together, _ = _apart(sch, inside, front)
+        sch.parallel(together)
     except ScheduleError:
+        undo_to(sch, before)
+        return False
+    node = _node(sch, together)
+    if steps(node, loop_ranges(sch.state.loops_above(node))) < SMALL_INSIDE:
         undo_to(sch, before)
         return False
     return True
@@ -196,9 +230,20 @@ def _items(sch: Schedule, loop: LoopRV) -> tuple[Stmt, ...]:
     return node.body.items if isinstance(node.body, SeqStmt) else (node.body,)
 
 
-def _grows(loop: For, rows: For) -> bool:
-    """Whether the end of a loop depends on the row."""
-    return rows.var in free_vars(loop.extent)
+def _own_copies(sch: Schedule, rows: LoopRV) -> None:
+    """Give each row its own copy of the temporary buffers that it fills."""
+    done: set[Buffer] = set()
+    for child in _children(sch, rows):
+        now = child_of(sch, child.token)
+        buffer = now.block.writes[0].buffer
+        if buffer in sch.state.scope(now.realize).block.alloc_buffers and buffer not in done:
+            done.add(buffer)
+            before = len(sch.trace)
+            try:
+                sch.expand_buffer(sch.get_block(now.block.name), 0, rows)
+                done.add(child_of(sch, child.token).block.writes[0].buffer)
+            except ScheduleError:
+                undo_to(sch, before)
 
 
 def _apart(sch: Schedule, rows: LoopRV, front: list[int]) -> list[LoopRV]:

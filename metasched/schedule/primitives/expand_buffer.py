@@ -1,0 +1,153 @@
+"""expand_buffer: gives each iteration of a loop its own copy of a temporary buffer."""
+
+from __future__ import annotations
+
+from math import inf
+
+from metasched.analysis.closing import independent_iters
+from metasched.analysis.cover import covered, loop_ranges
+from metasched.analysis.producers import producer_groups
+from metasched.analysis.scope import Child, Scope, buffer_uses
+from metasched.arith.affine import interval
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.regions import declared
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import Expr, Var, as_expr
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
+from metasched.ir.visit import transform
+from metasched.schedule import edit, ways
+from metasched.schedule.checks import proof, refuse_opaque, refuse_outside, require_serial
+from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.new_stage import with_buffers
+from metasched.schedule.primitives.storage import allocating_block, pick_buffer
+from metasched.schedule.state import State
+
+
+@primitive(of_block=ways.with_written_and_loops)
+def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop: LoopRV) -> None:
+    """Give each iteration of `loop` its own copy of a buffer that `block` writes below the loop.
+
+    Below `loop`, the buffer is replaced by a new buffer with one more dimension, which the loop
+    indexes (array expansion, Feautrier 1988). Elsewhere the old buffer stays. The iterations no
+    longer share memory, so that `fission` and `reorder` may apply.
+
+    requires  a serial loop around the block; a buffer of constant shape that the block around
+              allocates, used by blocks alone, and by no binding; what an iteration reads of it was
+              written before in the same iteration; what is read elsewhere was not written below
+              `loop`; no value of the loop below zero, and a constant limit of its values
+    rewrite   for i in range(8): B(T[0] = A[i]); C(C[i] = T[0] * 2)
+              ->
+              for i in range(8): B(T_i[i, 0] = A[i]); C(C[i] = T_i[i, 0] * 2)
+    """
+    assert isinstance(block, BlockRV)
+    realize, node = state.block(block), state.loop(loop)
+    if node not in state.loops_above(realize):
+        text = f"the loop {node.var.name} is not above {realize.block.name}"
+        raise state.error("not-above", text, node)
+    require_serial(state, node)
+    scope = state.scope(node)
+    buffer = _allocated(state, realize, write_buffer_index)
+    users = [c for c in scope.under(node) if buffer in buffer_uses(c.block)]
+    refuse_opaque(state, scope.block, buffer)
+    refuse_outside(state, scope, buffer)
+    _require_private(state, scope, node, buffer)
+    low, high = _span(state, node)
+    if low < 0 or high == inf or buffer.constant_shape() is None:
+        text = f"the values of {node.var.name}, or the shape of {buffer.name}, have no limits"
+        raise state.error("no-limit", text, node)
+    dtype = node.var.dtype
+    size = as_expr(int(high) + 1, dtype)
+    name = f"{buffer.name}_{node.var.name}"
+    wide = state.fresh_buffer(name, (size, *buffer.shape), buffer.dtype, buffer.scope)
+    edits = []
+    for child in users:
+        made = _expanded(state, child, node.var, Range(as_expr(0, dtype), size), buffer, wide)
+        edits.append(edit.replace(child.realize, made))
+    state.commit(*edits, edit.wrap(scope.block, with_buffers(wide)))
+
+
+def _allocated(state: State, realize: BlockRealize, index: int) -> Buffer:
+    """The buffer that a block writes and the block around it allocates."""
+    buffer = pick_buffer(state, realize, "write", index)
+    if allocating_block(state, realize, buffer) is not state.scope_block(realize):
+        text = f"{buffer.name} is not allocated by the block around {realize.block.name}"
+        raise state.error("not-allocated", text, realize)
+    return buffer
+
+
+@proof
+def _require_private(state: State, scope: Scope, node: For, buffer: Buffer) -> None:
+    """Refuse a value that enters or leaves an iteration of the loop in the buffer."""
+    for child in scope.readers(buffer):
+        if not _separate(scope, child, buffer, [*state.loops_above(node), node]):
+            raise state.error(
+                "value-carried",
+                f"block {child.block.name} may read a value of {buffer.name} from another "
+                f"iteration of {node.var.name}",
+                child.realize,
+            )
+
+
+def _separate(scope: Scope, child: Child, buffer: Buffer, loops: list[For]) -> bool:
+    """Whether all that a block reads of a buffer was written on its side of the last loop.
+
+    Below the loop: in the same iteration. Elsewhere: in an iteration of loops that do not hold the
+    loop, or by blocks that stand between the loop and the block.
+    """
+    order, below = list(scope.realizes), scope.under(loops[-1])
+    shared = sum(a is b for a, b in zip(loops, child.loops, strict=False))
+    first, last = order.index(below[0]), order.index(below[-1])
+    early = order.index(child) < first
+    for n, group in producer_groups(scope, child, buffer).items():
+        writers = group
+        if child not in below:
+            writers = [p for p in group if p not in below and (early or order.index(p) > last)]
+            writers = group if n > shared else writers
+        if n >= shared and writers and covered(child, writers, buffer, n) is None:
+            return True
+    return False
+
+
+def _span(state: State, node: For) -> tuple[float, float]:
+    """The least and the largest value of a loop."""
+    ranges = loop_ranges(state.loops_above(node))
+    end = Analyzer().simplify(node.min + node.extent)
+    return interval(node.min, ranges)[0], interval(end, ranges)[1] - 1
+
+
+def _expanded(
+    state: State, child: Child, var: Var, values: Range, buffer: Buffer, wide: Buffer
+) -> BlockRealize:
+    """A block that uses the wide buffer at the value of the loop."""
+    realize, block = child.realize, child.block
+    pairs = zip(block.iter_vars, realize.iter_values, strict=True)
+    slot = next((v.var for v, value in pairs if value is var), None)
+    iters, bound = list(block.iter_vars), list(realize.iter_values)
+    if slot is None:
+        slot = state.fresh_var(f"v_{var.name}", var.dtype)
+        iters.append(IterVar(slot, values, IterKind.OPAQUE))
+        bound.append(var)
+    at = slot
+
+    def stored(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, BufferStore) and stmt.buffer is buffer:
+            return evolve(stmt, buffer=wide, indices=(at, *stmt.indices))
+        return None
+
+    def loaded(expr: Expr) -> Expr | None:
+        if isinstance(expr, BufferLoad) and expr.buffer is buffer:
+            return BufferLoad(wide, (at, *expr.indices))
+        return None
+
+    made = transform(evolve(block, iter_vars=tuple(iters)), stored, loaded)
+    assert isinstance(made, Block)
+    made = declared(made)
+    spatial = independent_iters(made)
+    iters = [
+        IterVar(v.var, v.dom, IterKind.SPATIAL)
+        if v.var in spatial and v.kind is IterKind.OPAQUE
+        else v
+        for v in made.iter_vars
+    ]
+    return evolve(realize, iter_values=tuple(bound), block=evolve(made, iter_vars=tuple(iters)))

@@ -1,0 +1,126 @@
+"""expand_buffer: what gets a copy for each iteration, and every refusal."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.ir.stmt import IterKind
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+PRODUCTS = """
+@T.prim_func
+def main(A: T.Buffer((5, 6), "int32"), B: T.Buffer((6, 6), "int32"), X: T.Buffer((6,), "int32")):
+    t = T.alloc_buffer((6,), "int32")
+    for i in range({low}5):
+        for j in range(6):
+            with T.block("start"):
+                t[j] = {first}
+        for j, k in T.grid(6, 6):
+            with T.block("sum"):
+                vi = T.axis.opaque(5, i)
+                vj, vk = T.axis.remap("SR", [j, k])
+                t[vj] += A[vi, vk] * B[vk, vj]
+        for j in range(6):
+            with T.block("store"):
+                A[i, j] = t[j]
+    for j in range(6):
+        with T.block("again"):
+            t[j] = X[j]
+    for j in range(6):
+        with T.block("last"):
+            X[j] = {last}
+"""
+
+
+def products(low: str = "", first: str = "0", last: str = "t[j]") -> Schedule:
+    return Schedule(parse(PRODUCTS.format(low=low, first=first, last=last)))
+
+
+@pytest.mark.parametrize("low", ["", "2, "])
+def test_each_row_has_its_own_sums(low):
+    sch = products(low)
+    before = sch.func
+    loop = sch.get_loops("start")[0]
+    sch.expand_buffer("start", 0, loop)
+    buffer = sch.get(sch.get_block("sum")).writes[0].buffer
+    assert buffer.constant_shape() == (5, 6)
+    kinds = [v.kind for v in sch.get(sch.get_block("start")).iter_vars]
+    assert kinds == [IterKind.SPATIAL, IterKind.SPATIAL]
+    assert len(sch.fission(loop)) == 3
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "message"),
+    [
+        ({"first": "t[j] * 2"}, "value-carried", "block start may read a value of t from another"),
+        ({"first": "t[0] + 1"}, "value-carried", "block start may read a value of t from another"),
+    ],
+)
+def test_a_value_that_comes_from_another_iteration(case, reason, message):
+    sch = products(**case)
+    loop = sch.get_loops("start")[0]
+    check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), reason, message)
+
+
+def test_a_value_that_leaves_the_loop():
+    text = PRODUCTS.format(low="", first="0", last="t[j]")
+    sch = Schedule(parse(text.replace("            t[j] = X[j]", "            X[j] = 1")))
+    loop = sch.get_loops("start")[0]
+    message = "block last may read a value of t from another"
+    check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "value-carried", message)
+
+
+def test_what_is_no_temporary_buffer_of_the_loop():
+    sch = products()
+    loop, other = sch.get_loops("start")[0], sch.get_loops("last")[0]
+    check_refused(
+        sch,
+        lambda: sch.expand_buffer("store", 0, loop),
+        "not-allocated",
+        "A is a parameter or view",
+    )
+    check_refused(
+        sch, lambda: sch.expand_buffer("start", 0, other), "not-above", "is not above start"
+    )
+    sch.parallel(sch.get_loops("again")[0])
+    again = sch.get_loops("again")[0]
+    check_refused(sch, lambda: sch.expand_buffer("again", 0, again), "loop-has-kind", "parallel")
+
+
+def test_loops_without_a_limit():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((9,), "int32")):
+    t = T.alloc_buffer((1,), "int32")
+    for i in range(-1, 8):
+        with T.block("start"):
+            t[0] = A[i + 1]
+        with T.block("last"):
+            A[i + 1] = t[0] * 2
+""")
+    )
+    loop = sch.get_loops("start")[0]
+    check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "no-limit", "values of i")
+
+
+def test_a_binding_does_not_read_the_buffer():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((9,), "int32")):
+    t = T.alloc_buffer((1,), "int32")
+    for i in range(9):
+        with T.block("start"):
+            t[0] = i
+        with T.block("last"):
+            v = T.axis.opaque(9, t[0])
+            A[v] = A[v] * 2
+""")
+    )
+    loop = sch.get_loops("start")[0]
+    message = "outside of any block, uses t"
+    check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "outside-blocks", message)
