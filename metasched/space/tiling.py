@@ -120,7 +120,8 @@ def tile(
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     """The only consumer of a block, if it can finish each element where the block computes it.
 
-    The consumer has plain loops and only spatial iterators, and updates nothing in place. It reads
+    The consumer has plain loops and only spatial iterators, and overwrites nothing that it or the
+    block reads. It reads
     the results of the block at one place, and results of other blocks only if these come before the
     block. None where there is no such consumer.
     """
@@ -132,6 +133,9 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     consumer = consumers[0]
     last = untouched(consumer) and scope.producers(consumer.token)[-1].realize is realize
     spatial = all(v.is_spatial for v in consumer.block.iter_vars)
+    read = {r.buffer for r in realize.block.reads}
+    if any(w.buffer in read for w in consumer.block.writes):
+        return None
     if not (last and spatial and _pointwise(consumer.block, realize)) or _in_place(consumer.block):
         return None
     return sch.get_block(consumer.block.name) if _is_box(consumer) else None

@@ -107,6 +107,13 @@ def main(A: T.Buffer((9,), "int32")):
     check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "no-limit", "values of i")
 
 
+def test_a_buffer_without_another_use_goes():
+    text, _, _ = PRODUCTS.partition('    for j in range(6):\n        with T.block("again")')
+    sch = Schedule(parse(text.format(low="", first="0")))
+    sch.expand_buffer("start", 0, sch.get_loops("start")[0])
+    assert [b.constant_shape() for b in sch.func.root.alloc_buffers] == [(5, 6)]
+
+
 def test_a_binding_does_not_read_the_buffer():
     sch = Schedule(
         parse("""

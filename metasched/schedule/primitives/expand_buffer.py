@@ -19,7 +19,6 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import proof, refuse_opaque, refuse_outside, require_serial
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.new_stage import with_buffers
 from metasched.schedule.primitives.storage import allocating_block, pick_buffer
 from metasched.schedule.state import State
 
@@ -64,7 +63,14 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     for child in users:
         made = _expanded(state, child, node.var, Range(as_expr(0, dtype), size), buffer, wide)
         edits.append(edit.replace(child.realize, made))
-    state.commit(*edits, edit.wrap(scope.block, with_buffers(wide)))
+    left = any(buffer in buffer_uses(c.block) for c in scope.realizes if c not in users)
+
+    def allocated(stmt: Stmt) -> Stmt:
+        assert isinstance(stmt, Block)
+        kept = [b for b in stmt.alloc_buffers if left or b is not buffer]
+        return evolve(stmt, alloc_buffers=(*kept, wide))
+
+    state.commit(*edits, edit.wrap(scope.block, allocated))
 
 
 def _allocated(state: State, realize: BlockRealize, index: int) -> Buffer:

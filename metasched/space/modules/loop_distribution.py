@@ -4,21 +4,27 @@ A loop around several blocks prevents tiling of these blocks, and often vectors 
 the program as written, the module offers a distributed program. There, every loop is distributed
 and every block with several outputs is cut, as far as dependences allow. A third program reduces in
 private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer. A
-triangle is computed over the square around it, whose loops have constant extents.
+triangle is computed over the square around it, whose loops have constant extents. A temporary
+buffer that each iteration fills anew gets a copy for each iteration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from metasched.analysis.block import is_leaf
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
+
+MOST = 1 << 20
+"""The most elements of a temporary buffer with a copy for each iteration of a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +58,8 @@ class LoopDistribution:
         name = sch.state.func_of(realize)[0]
         for child in list(Scope.of(variant.mod[name].root).realizes):
             handle = variant.get_block(child.block.name, func)
-            try:
-                while True:
-                    fission_innermost(variant, handle, child_of(variant, child.token))
-            except ScheduleError:
-                continue
+            while _distributed(variant, handle, child_of(variant, child.token)):
+                pass
         private = variant.copy()
         for child in list(Scope.of(private.mod[name].root).realizes):
             if child.loops and steps(child.loops[0]) >= self.least:
@@ -67,6 +70,44 @@ class LoopDistribution:
                     sch.refused.append(error)
         every = {id(one.mod): one for one in (private, variant, sch)}
         return list(every.values())
+
+
+def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:
+    """Distribute the innermost loop that a block shares; False, and no change, if it is refused.
+
+    If the iterations share only memory of temporary buffers, each gets its own copy.
+    """
+    before = len(sch.trace)
+    for own_copies in (False, True):
+        try:
+            if own_copies:
+                _expand_buffers(sch, child)
+            fission_innermost(sch, block, child_of(sch, child.token))
+            return True
+        except ScheduleError:
+            undo_to(sch, before)
+    return False
+
+
+def _expand_buffers(sch: Schedule, child: Child) -> None:
+    """Give each iteration of the innermost shared loop its own copies of the temporary buffers."""
+    bodies = [*child.loops[1:], child.realize]
+    shared = [
+        n for n, (a, b) in enumerate(zip(child.loops, bodies, strict=True)) if a.body is not b
+    ]
+    if not shared:
+        raise ScheduleError("expand_buffer", "own-nest", "the block shares no loop")
+    depth, scope = shared[-1], sch.state.scope(child.realize)
+    around = [as_int(child.loops[depth].extent) or MOST]
+    done: set[Buffer] = set()
+    for other in scope.under(child.loops[depth]):
+        for place, region in enumerate(other.block.writes):
+            size = prod((*(region.buffer.constant_shape() or ()), *around))
+            if region.buffer in scope.block.alloc_buffers and region.buffer not in done:
+                done.add(region.buffer)
+                if size <= MOST:
+                    named = sch.get_block(other.block.name)
+                    sch.expand_buffer(named, place, sch.get_loops(named)[depth])
 
 
 def _in_private(sch: Schedule, block: BlockRV, child: Child) -> None:
