@@ -15,6 +15,7 @@ from metasched.codegen.vectormath import LIBM_SYMBOLS
 from metasched.errors import BuildError, words
 
 _SERIAL_NUMBER = itertools.count()
+_LARGE = (32 << 20) - (64 << 10)  # just below the largest block by which glibc raises its limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,26 @@ def load(compiled: Compiled) -> Loaded:
     return Loaded(addresses[0], addresses[1], addresses[2] if pack else 0, place, tracker)
 
 
+def _keep_freed_memory() -> None:
+    """Let the C library keep freed memory for later calls.
+
+    A kernel frees its temporaries at the end of a call. If their pages went back to the system, the
+    next call would get them again one by one, which takes several times as long as many kernels.
+    The GNU C library keeps more memory after the first free of a large block. No page of this block
+    is touched, and limits that the user has set stay.
+    """
+    library = _library(None)
+    if library is not None:
+        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
+        library.free(library.malloc(_LARGE))
+
+
 @functools.lru_cache(maxsize=1)
 def _jit() -> Any:
     import llvmlite.binding as llvm
 
+    _keep_freed_memory()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.create_lljit_compiler()

