@@ -29,6 +29,7 @@ from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalar
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
 from metasched.space.modules.depth_blocking import DepthBlocking
+from metasched.space.modules.interleave import Interleave
 from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
@@ -93,6 +94,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorUpdate(bits),
         Pivot(cpu.num_cores, bits),
         Wavefront(cpu.num_cores),
+        Interleave(),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),
         StageAtTile(bits),

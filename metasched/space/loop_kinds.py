@@ -181,7 +181,7 @@ def _lanes(child: Child, loop: For, width: int) -> int:
         extent = 0 if high == inf else int(high)
     if extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
         return 1
-    if loop_iter_kind(loop, (child,)) is not IterKind.SPATIAL or not contiguous(child, loop):
+    if loop_iter_kind(loop, (child,)) is IterKind.REDUCE or not contiguous(child, loop):
         return 1
     return min(extent, width)
 
@@ -215,8 +215,8 @@ def spread_nest(
     func: str | None = None,
     tried: set[Var] | None = None,
 ) -> bool:
-    """Fuse the leading spatial loops of a block's nest until they have `jobs` iterations, and run
-    the fused loop in parallel.
+    """Fuse the leading loops of a block's nest that reduce nothing, until they have `jobs`
+    iterations, and run the fused loop in parallel.
 
     If the outermost loop must stay serial, as a loop over time, the loops inside it are used.
 

@@ -22,6 +22,7 @@ from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
+from metasched.space.strides import has_vectors
 
 MOST = 1 << 20
 """The most elements of a temporary buffer with a copy for each iteration of a loop."""
@@ -52,7 +53,7 @@ class LoopDistribution:
         for one in list(blocks_of(realize.block.body)):
             if len(one.block.writes) > 1 and is_leaf(one.block) is None:
                 try:
-                    variant.decompose_outputs(variant.get_block(one.block.name, func))
+                    _cut(variant, variant.get_block(one.block.name, func))
                 except ScheduleError as error:
                     sch.refused.append(error)
         name = sch.state.func_of(realize)[0]
@@ -108,6 +109,14 @@ def _expand_buffers(sch: Schedule, child: Child) -> None:
                 if size <= MOST:
                     named = sch.get_block(other.block.name)
                     sch.expand_buffer(named, place, sch.get_loops(named)[depth])
+
+
+def _cut(sch: Schedule, block: BlockRV) -> None:
+    """Cut a block into one block for each output, if some part is a reduction or has vectors."""
+    before = len(sch.trace)
+    parts = [sch.get(part) for part in sch.decompose_outputs(block)]
+    if not any(has_vectors(p) or any(v.is_reduce for v in p.iter_vars) for p in parts):
+        undo_to(sch, before)
 
 
 def _in_private(sch: Schedule, block: BlockRV, child: Child) -> None:
