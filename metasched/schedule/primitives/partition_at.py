@@ -93,5 +93,3 @@ def _ends(state: State, node: For, around: For, offset: int) -> list[Expr]:
 
     points = [low, within(at), within(at + as_expr(1, node.var.dtype)), high]
     return [analyzer.simplify(p) for p in points]
-
-

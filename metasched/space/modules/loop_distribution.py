@@ -92,10 +92,8 @@ def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:
 
 def _expand_buffers(sch: Schedule, child: Child) -> None:
     """Give each iteration of the innermost shared loop its own copies of the temporary buffers."""
-    bodies = [*child.loops[1:], child.realize]
-    shared = [
-        n for n, (a, b) in enumerate(zip(child.loops, bodies, strict=True)) if a.body is not b
-    ]
+    below = [*child.loops, child.realize][1:]
+    shared = [n for n, part in enumerate(below) if child.loops[n].body is not part]
     if not shared:
         raise ScheduleError("expand_buffer", "own-nest", "the block shares no loop")
     depth, scope = shared[-1], sch.state.scope(child.realize)
