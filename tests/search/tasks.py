@@ -8,6 +8,9 @@ from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.measure.candidate import Candidate
 from metasched.measure.replay import ReplayRunner
+from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
+from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
+from metasched.search.strategy import STRATEGIES
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -40,3 +43,16 @@ def replay_runner(func: PrimFunc, target: Target) -> ReplayRunner:
     """The made-up machine as a runner."""
     assert structural_hash(func) and target
     return ReplayRunner(cost=made_up_seconds)
+
+
+def small_rounds() -> None:
+    """Let the built-in strategies replay few programs, until the test ends and takes it back.
+
+    For tests about something else than what a search finds: a round has all its sources and steps.
+    """
+    options = EvolutionOptions(drafts=128, replays=24, first=24, generations=2)
+    walks = AnnealingOptions(chains=6, steps=4)
+    STRATEGIES.register(
+        "evolutionary", lambda task: EvolutionarySearch(task, options), override=True
+    )
+    STRATEGIES.register("annealing", lambda task: SimulatedAnnealing(task, walks), override=True)

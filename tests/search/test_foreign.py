@@ -7,13 +7,18 @@ import warnings
 
 import numpy as np
 import pytest
-from search.tasks import TARGET, matmul, replay_runner
+from search.tasks import TARGET, matmul, replay_runner, small_rounds
 
 from metasched.kinds import default_space
 from metasched.search.pool import ReplayPool
 from metasched.tune import tune
 
 FUNC = matmul(32)
+
+
+@pytest.fixture(autouse=True)
+def few_replays():
+    small_rounds()
 
 
 def tuned(folder, **options):

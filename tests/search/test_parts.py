@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from search.tasks import TARGET, matmul, replay_runner
+from search.tasks import TARGET, matmul, replay_runner, small_rounds
 
 import metasched as ms
 from metasched.cost.extractor import EXTRACTORS, extracted
@@ -33,6 +33,7 @@ LEARNING = {"model": "line", "strategy": "annealing", "trials": 12}
 def registered_before():
     """What a test registers is gone afterwards."""
     with taken_back(always=True):
+        small_rounds()
         yield
 
 

@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from search.tasks import TARGET, matmul, replay_runner
+from search.tasks import TARGET, matmul, replay_runner, small_rounds
 
 import metasched as ms
 from metasched.cost.model import COST_MODELS, CostModel
@@ -36,6 +36,7 @@ def registered_before(monkeypatch):
     """What a test registers is gone afterwards; no replay workers, which take long to start."""
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
     with taken_back(always=True):
+        small_rounds()
         yield
 
 
