@@ -87,6 +87,7 @@ def tuned(tmp_path_factory) -> Tuned:
         pytest.MonkeyPatch.context() as patch,
     ):  # fmt: skip
         patch.setattr(contest, "_BURST", SHORT)
+        patch.setenv("METASCHED_SEARCH_WORKERS", "1")
         code = main(
             ["tune", "gmm", "--shape", SHAPE, "--trials", "4", "--seed", "3", "--json",
              "--work-dir", str(folder)]

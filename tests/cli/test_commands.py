@@ -379,10 +379,10 @@ def test_main_takes_its_arguments_from_the_command_line(monkeypatch, capsys):
 def test_outputs_that_are_closed_or_narrow_are_no_disaster(tmp_path):
     """Standard output closed, standard error closed, an encoding without the character."""
     (tmp_path / "é.py").write_text("x = 1")
-    show = f"{sys.executable} -m metasched show gmm --shape {SHAPE}"
+    right = f"{sys.executable} -m metasched targets"
     wrong = f"{sys.executable} -m metasched show é.py:f"
     for command, code in (
-        (f"{show} >&-", 0), (f"{show} 2>&-", 0), (f"{wrong} >&- 2>&-", 2), (f"{wrong} <&-", 2),
+        (f"{right} >&-", 0), (f"{right} 2>&-", 0), (f"{wrong} >&- 2>&-", 2), (f"{wrong} <&-", 2),
         (f"PYTHONIOENCODING=ascii {wrong}", 2), (f"env -i {wrong}", 2),
     ):  # fmt: skip
         ran = subprocess.run(

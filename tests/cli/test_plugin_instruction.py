@@ -42,16 +42,21 @@ def tuned(cli, files, *more: object):
 
 
 def test_measuring_processes_know_the_instruction_of_a_plugin_file(cli, files):
-    ran = tuned(cli, files, "--json", "--trials", 32, "--strategy", "random", "--model", "random")
-    assert ran.code == 0, ran.err
-    assert ran.json()["failed"] == 0, ran.json()["failures"]
-    records = [r for r in Store("work/metasched.db").all() if r.status is Status.OK]
-    used = {
-        step["args"]["tensor_intrin"]
-        for record in records
-        for step in record.trace["steps"] if step["kind"] == "tensorize"
-    }  # fmt: skip
-    assert used >= {"my.pairs", "my.pairs_in_software"}
+    wanted, used = {"my.pairs", "my.pairs_in_software"}, set()
+    for trials in (12, 32):  # a later run goes on from the trials of an earlier one
+        if used >= wanted:
+            break
+        words = ("--json", "--trials", trials, "--strategy", "random", "--model", "random")
+        ran = tuned(cli, files, *words)
+        assert ran.code == 0, ran.err
+        assert ran.json()["failed"] == 0, ran.json()["failures"]
+        with Store("work/metasched.db") as store:
+            used = {
+                step["args"]["tensor_intrin"]
+                for record in store.all() if record.status is Status.OK
+                for step in record.trace["steps"] if step["kind"] == "tensorize"
+            }  # fmt: skip
+    assert used >= wanted
 
 
 RUNNER = """

@@ -119,7 +119,7 @@ def test_an_interrupted_round_leaves_nothing_to_the_next(pool):
     plain, calls = factory._replayer.summary_of, iter(range(99))
 
     def interrupted(request):
-        if next(calls) == 2:
+        if next(calls) == 0:  # this process is sure to take one request, workers may take the rest
             raise KeyboardInterrupt
         return plain(request)
 
