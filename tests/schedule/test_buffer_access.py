@@ -163,6 +163,9 @@ def test_annotate_refusals():
     outer = T.int32()
     try_("bad-ranges", "the ranges mention", lambda i, j: (outer, j))
     try_("bad-ranges", "is no function", 3)
+    source = sch.get(sch.get_block("B")).reads[0].buffer
+    loaded = lambda i, j: (T.cast(source[i, j], "int32"), j)  # noqa: E731
+    try_("bad-ranges", "the ranges of A read memory", loaded)
     try_("empty-range", "is empty: its end", lambda i, j: ((i, i), j))
     try_("touches-more", "outside the declared region", lambda i, j: (i + 1, j))
 

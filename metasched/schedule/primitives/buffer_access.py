@@ -16,7 +16,7 @@ from metasched.ir.describe import show_region
 from metasched.ir.expr import Expr, as_expr
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, evolve
 from metasched.ir.verify import verify
-from metasched.ir.visit import blocks_of
+from metasched.ir.visit import blocks_of, reads_memory
 from metasched.schedule import edit
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
@@ -204,6 +204,11 @@ def _ranges_map(
     foreign = foreign_vars(source)
     if foreign:
         raise state.error("bad-ranges", f"the ranges mention {foreign[0].name}", realize)
+    if any(reads_memory(end) for end in source.outputs):
+        raise state.error(
+            "bad-ranges", f"the ranges of {buffer.name} read memory, which no trace can store",
+            realize, hint="declare a region that holds all elements",
+        )  # fmt: skip
     if len(source.outputs) != 2 * buffer.ndim or not all(e.dtype.is_int for e in source.outputs):
         raise state.error(
             "bad-ranges",
