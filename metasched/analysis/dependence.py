@@ -36,7 +36,7 @@ from metasched.analysis.instances import Place, distances
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.producers import apart, producer_groups
-from metasched.analysis.reducer import keeps_order
+from metasched.analysis.reducer import choice_of, keeps_order, match_reducer, updates_of
 from metasched.analysis.scope import (
     Child,
     Scope,
@@ -69,7 +69,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import free_vars, loads_of
+from metasched.ir.visit import free_vars, loads_of, walk_stmts
 
 
 @dataclass(slots=True, eq=False)
@@ -383,7 +383,8 @@ def commutes(block: Block, buffer: Buffer) -> bool:
     They may if the block has reduction iterators and the only element of the buffer that it reads
     is the element that it writes. With an init, the element must determine the spatial iterators,
     so that the init sets each element once. The result of an argmin or argmax
-    must depend on the order neither by ties nor by NaN.
+    must depend on the order neither by ties nor by NaN. Other stores that use each other's running
+    values must form a known reduction.
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
@@ -399,7 +400,26 @@ def commutes(block: Block, buffer: Buffer) -> bool:
         return False
     if len(block.writes) == 2 and keeps_order(block.body):
         return False
+    if len(block.writes) > 1 and _uses_running_values(block) and not _known_reduction(block):
+        return False
     return block.init is None or reduced.issuperset(undetermined_iters(block, use.writes[0]))
+
+
+def _uses_running_values(block: Block) -> bool:
+    """Whether a store, or a condition, reads what another store of the block writes."""
+    written = {r.buffer.data for r in block.writes}
+    for node in walk_stmts(block.body):
+        own = {node.buffer.data} if isinstance(node, BufferStore) else set()
+        loads = (load for e in node.exprs for load in loads_of(e))
+        if any(load.buffer.data in written - own for load in loads):
+            return True
+    return False
+
+
+def _known_reduction(block: Block) -> bool:
+    stores = updates_of(block.body)
+    chosen = stores is not None and choice_of(stores) is not None
+    return chosen or match_reducer(block.init, block.body) is not None
 
 
 def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = frozenset()) -> bool:

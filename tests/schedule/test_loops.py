@@ -369,3 +369,21 @@ def test_fuse_refuses_more_iterations_than_int64_counts() -> None:
     loops = sch.get_loops(sch.get_block("A"))
     message = "16000000000000000000 iterations, more than int64"
     check_refused(sch, lambda: sch.fuse(*loops), "too-many-iterations", message)
+
+
+def test_running_values_that_another_store_uses_keep_their_order():
+    @T.prim_func
+    def f(
+        X: T.Buffer((3, 4), "int32"), S: T.Buffer((3,), "int32"), V: T.Buffer((3,), "int32")
+    ):  # fmt: skip
+        for i, j0, j1 in T.grid(3, 2, 2):
+            with T.block("S"):
+                vi = T.axis.spatial(3, i)
+                vj = T.axis.reduce(4, j0 * 2 + j1)
+                S[vi] = S[vi] - V[vi]
+                V[vi] = V[vi] + X[vi, vj]
+
+    sch = Schedule(f)
+    _, j0, j1 = sch.get_loops("S")
+    message = "reordering loops .* could exchange accesses to one element of S"
+    check_refused(sch, lambda: sch.reorder(j1, j0), "reversed-dependence", message)
