@@ -157,3 +157,19 @@ def f(A: T.Buffer((4, 8), "int32"), C: T.Buffer((4, 6), "int32")):
     sch.blockize(j)
     message = "block C_o writes a part of C only"
     check_refused(sch, lambda: sch.privatize_update(j), "part-of-buffer", message)
+
+
+def test_an_iterator_over_several_loops_needs_constant_ranges():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def f(C: T.Buffer((6,), "int32")):
+    for i in range(3):
+        for j in range(3 - i):
+            with T.block("C"):
+                vi = T.axis.opaque(6, i + j)
+                C[vi] = C[vi] + 1
+""")
+    )
+    loop, message = sch.get_loops("C")[0], "the range of loop j is not constant"
+    check_refused(sch, lambda: sch.privatize_update(loop), "symbolic-extent", message)

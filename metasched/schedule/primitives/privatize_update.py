@@ -134,6 +134,9 @@ def _redirected(
             continue
         for loop in state.loops_above(realize):
             if loop.var in free_vars(value) and loop.var not in cut:
+                if None in (as_int(loop.min), as_int(loop.extent)):
+                    text = f"the range of loop {loop.var.name} is not constant"
+                    raise state.error("symbolic-extent", text, loop)
                 cut[loop.var] = part = state.fresh_var(f"v{loop.var.name}", loop.var.dtype)
                 iters.append(IterVar(part, Range(loop.min, loop.extent), v.kind))
                 values.append(loop.var.astype(part.dtype))
