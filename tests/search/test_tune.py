@@ -52,8 +52,10 @@ from tests.search.tasks import TARGET, made_up_seconds, matmul, replay_runner
 FUNC = matmul()
 WALKS = AnnealingOptions(chains=8, steps=4)
 STRATEGIES.register("annealing-small", lambda t: SimulatedAnnealing(t, WALKS), override=True)
-SMALL = EvolutionOptions(drafts=512, replays=48, first=32, generations=2)
+SMALL = EvolutionOptions(drafts=256, replays=24, first=24, generations=2)
 STRATEGIES.register("small", lambda task: EvolutionarySearch(task, SMALL), override=True)
+MEDIUM = EvolutionOptions(drafts=512, replays=48, first=32, generations=2)
+STRATEGIES.register("medium", lambda task: EvolutionarySearch(task, MEDIUM), override=True)
 
 
 def run(folder: Path, **options):
@@ -80,7 +82,7 @@ def test_the_same_seed_and_results_give_the_same_candidates_in_order(tmp_path):
 
 
 def test_search_beats_random_sampling_and_the_default(tmp_path):
-    clever = run(tmp_path / "a", trials=96)
+    clever = run(tmp_path / "a", trials=96, strategy="medium")
     random = run(tmp_path / "b", trials=96, strategy="random")
     assert clever.best is not None and random.best is not None
     assert clever.best.seconds <= random.best.seconds
@@ -97,7 +99,7 @@ def test_annealing_finds_good_programs_too(tmp_path):
 
 
 def test_at_most_one_neighbour_of_the_winner_is_clearly_faster(tmp_path):
-    result = run(tmp_path, trials=120, seed=3)
+    result = run(tmp_path, trials=120, seed=3, strategy="medium")
     best = result.best.trace.before_postproc()
     machine = CandidateFactory(FUNC, TARGET, default_space(TARGET), 3)
     near = [machine.replay(t, 0) for t in neighbours(best)] if best.sampling() else []
