@@ -132,8 +132,15 @@ def _mvt(scipy: Any, shape: Shape, a: list[Array]) -> PeerOp:
 
 
 def _cholesky(scipy: Any, shape: Shape, a: list[Array]) -> PeerOp:
-    dpotrf, A = scipy.linalg.lapack.dpotrf, a[0].T
-    return PeerOp(lambda: dpotrf(A, clean=0, overwrite_a=1))
+    """Each call starts from the same matrix: LAPACK returns at once where a pivot is negative, as
+    in the factor of a factor."""
+    dpotrf, A, before = scipy.linalg.lapack.dpotrf, a[0].T, a[0].T.copy(order="F")
+
+    def call() -> None:
+        A[:] = before
+        dpotrf(A, clean=0, overwrite_a=1)
+
+    return PeerOp(call)
 
 
 def _durbin(scipy: Any, shape: Shape, a: list[Array]) -> PeerOp:
