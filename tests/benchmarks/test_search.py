@@ -97,7 +97,7 @@ def test_replay_in_search_with_features(benchmark, budget, programs, factory, te
 def all_ready(pool):
     """Wait for workers that are still starting, which takes them half a second."""
     while any(worker.busy for worker in pool._workers):
-        assert pool._took(wait(pool._workers))
+        assert pool._went_well(wait(pool._workers))
 
 
 def test_replays_of_a_round_on_every_core(benchmark, programs, tell):
