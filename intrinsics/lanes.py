@@ -22,11 +22,12 @@ INT16, INT32, INT64 = ((-(1 << n - 1), (1 << n - 1) - 1) for n in (16, 32, 64))
 
 
 def declare(
-    name: str, result: str, operands: str, feature: str, meaning: Meaning, cost: float = 1.0
-) -> str:
+    name: str, result: str, operands: str, feature: str, meaning: Meaning, cost: float = 1.0,
+    adds: bool = False,
+) -> str:  # fmt: skip
     """Register a machine instruction and return its name; spaces separate the types of operands."""
     kinds = tuple(DType(word) for word in operands.split())
-    HARDWARE.register(name, HardwareOp(name, DType(result), kinds, feature, meaning, cost))
+    HARDWARE.register(name, HardwareOp(name, DType(result), kinds, feature, meaning, cost, adds))
     return name
 
 

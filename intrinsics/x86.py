@@ -127,11 +127,11 @@ def vnni(bits: int) -> None:
     for saturating, limits in (("", ()), ("s", INT32)):
         declare(
             f"llvm.x86.avx512.vpdpbusd{saturating}.{bits}",
-            i32, f"{i32} {U8}x{wide} {I8}x{wide}", feature, sums(4, *limits),
+            i32, f"{i32} {U8}x{wide} {I8}x{wide}", feature, sums(4, *limits), adds=True,
         )  # fmt: skip
         declare(
             f"llvm.x86.avx512.vpdpwssd{saturating}.{bits}",
-            i32, f"{i32} {words} {words}", feature, sums(2, *limits),
+            i32, f"{i32} {words} {words}", feature, sums(2, *limits), adds=True,
         )  # fmt: skip
     by_bytes, by_words = (f"llvm.x86.avx512.vpdp{which}.{bits}" for which in ("busd", "wssd"))
     family = f"x86.vnni.dot_{lanes}x"
@@ -174,7 +174,7 @@ def bfloat(bits: int) -> None:
     f32, pairs = f"float32x{lanes}", f"bfloat16x{2 * lanes}"
     name = declare(
         f"llvm.x86.avx512bf16.dpbf16ps.{bits}", f32, f"{f32} {pairs} {pairs}",
-        f"avx512bf16{wide_registers(bits)}", bfloat_sums, 2.0,
+        f"avx512bf16{wide_registers(bits)}", bfloat_sums, 2.0, adds=True,
     )  # fmt: skip
     kinds = ("bfloat16", "bfloat16", "float32")
     product = one_instruction(name, lanes, kinds[0])

@@ -77,6 +77,8 @@ class HardwareOp:
             integers wrap to the type of the result.
         cost: about how many float32 vector multiply-adds run in the time of one call; a tuning run
             on a machine with the instruction measures the number.
+        adds: whether the result is the first operand plus products of elements of the two others,
+            so that it is the first operand where one of the others is zero.
     """
 
     name: str
@@ -85,6 +87,7 @@ class HardwareOp:
     feature: str
     meaning: Callable[..., Any]
     cost: float = 1.0
+    adds: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "result", DType(self.result))

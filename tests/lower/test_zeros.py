@@ -15,6 +15,7 @@ from metasched.lower.passes.zeros import FINITE
 from metasched.lower.pipeline import lower
 from metasched.script import parse
 from metasched.space.loop_kinds import decompose_init
+from metasched.target import Target
 
 PROMISE = f'T.func_attr({{"{FINITE}": True}})'
 SUMS = """
@@ -196,3 +197,47 @@ def f(X: T.Buffer((8,), "int32"), W: T.Buffer((2048,), "int32"), Y: T.Buffer((10
     result = np.zeros(10, np.int32)
     ms.build(func)(np.ones(8, np.int32), np.ones(2048, np.int32), result)
     assert list(result) == [7 * 2048, *[2048] * 8, 0]
+
+
+BYTES = """
+@T.prim_func
+def main(
+    X: T.Buffer((9, 128), "uint8"), W: T.Buffer((3, 32, 16, 4), "int8"),
+    Y: T.Buffer((9, 16), "int32"),
+):
+    P = T.alloc_buffer((11, 128), "uint8")
+    for i, c in T.grid(11, 128):
+        with T.block("pad"):
+            vi, vc = T.axis.remap("SS", [i, c])
+            P[vi, vc] = T.if_then_else(1 <= vi and vi < 10, X[vi - 1, vc], T.uint8({beyond}))
+    for h, k, c, o, g in T.grid(9, 3, 32, 16, 4):
+        with T.block("sum"):
+            vh, vk, vc, vo, vg = T.axis.remap("SRRSR", [h, k, c, o, g])
+            with T.init():
+                Y[vh, vo] = 0
+            Y[vh, vo] = Y[vh, vo] + T.cast(P[vh + vk, vc * 4 + vg], "int32") * T.cast(
+                W[vk, vc, vo, vg], "int32"
+            )
+"""
+
+
+@pytest.mark.parametrize("beyond", [0, 3])
+def test_rows_of_tensor_instructions_are_left_out(beyond):
+    sch = ms.Schedule(parse(BYTES.format(beyond=beyond)))
+    block = sch.get_block("sum")
+    h, k, c, o, _ = sch.get_loops(block)
+    outer, rows = sch.split(h, [None, 3])
+    sch.reorder(outer, k, c, rows, o)
+    sch.unroll(rows)
+    sch.decompose_reduction(block, k)
+    sch.tensorize(o, "x86.vnni.dot_16x4_u8i8i32")
+    target = Target.of("llvm -mcpu=znver4 -num-cores=2")
+    lowered = lower(sch.mod["main"], target)
+    cut = any(isinstance(s, IfThenElse) for s in walk_stmts(lowered.body))
+    assert cut == (beyond == 0)
+    x, w = integers([9, 128], "uint8", seed=1), integers([3, 32, 16, 4], "int8", seed=2)
+    padded = np.pad(x, ((1, 1), (0, 0)), constant_values=beyond).astype(np.int32)
+    taps = (padded[t : t + 9] @ w[t].transpose(0, 2, 1).reshape(128, 16) for t in range(3))
+    if NATIVE.supports(target) is None:
+        found = ms.build(sch.mod, target=target)(x, w)
+        np.testing.assert_array_equal(found, sum(taps))

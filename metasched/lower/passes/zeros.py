@@ -19,6 +19,8 @@ loops choose a copy of the inner loops that leaves out one row, two, ... at eith
     for ho in 7: for kh in 3: for c: unrolled hi in 2: ...
       ->  ... if ho * 2 + kh < 1: ... hi in 1; else if ...: ... hi in 0; else: ... hi in 0 ... 1
 
+A tensor instruction that adds products (`HardwareOp.adds`) is a term, too.
+
 Libraries clip the kernel of a convolution at the borders of the image in this way. A sum changes
 only where the other factor is infinite or not a number. For floats the function must promise by the
 attribute `FINITE` that there are no such elements.
@@ -41,7 +43,7 @@ from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.op import OPS, Call
+from metasched.ir.op import OPS, Broadcast, Call, called_instruction
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -199,7 +201,7 @@ class _Skipper:
         self._bind(leaf)
         sums = self._inside(leaf.block.body)
         tests: dict[int, Expr] = {}
-        inner = {loop.var for loop in chain[_guarded(chain) :]}
+        inner = {loop.var for loop in chain[_guarded(chain, leaf.block.body) :]}
         for rest in (self._relaxed(total, inner) for total in sums if inner):
             if rest is not None:
                 used, test = free_vars(rest), ir.compare(ir.GE, rest, 0)
@@ -244,7 +246,9 @@ class _Skipper:
                 indices = [substitute(i, self.values) for i in load.indices]
                 pairs = zip(at, indices, strict=True)
                 values = {v: index for v, index in pairs if isinstance(v, Var)}
-                found += [_not_negative(substitute(part, values)) for part in inside]
+                tested = set().union(*map(free_vars, inside))
+                if all(values[v].dtype.lanes == 1 for v in tested):
+                    found += [_not_negative(substitute(part, values)) for part in inside]
         return found
 
     def _relaxed(self, total: Linear, inner: set[Var]) -> Expr | None:
@@ -325,10 +329,11 @@ def _limited(loop: For, body: Stmt, only: RowCut | None) -> Stmt:
     return loop if body is loop.body else loop.rebuild((body,), loop.exprs)
 
 
-def _guarded(chain: Sequence[For]) -> int:
-    """The position of the innermost loop with enough work to pay for a test; behind the last loop
-    if none has."""
-    work = 1
+def _guarded(chain: Sequence[For], store: Stmt) -> int:
+    """The position of the innermost loop around a store with enough work to pay for a test; behind
+    the last loop if none has."""
+    op = called_instruction(store.value) if isinstance(store, BufferStore) else None
+    work = 1 if op is None else op.operands[-1].lanes
     kinds = [loop.kind in (ForKind.SERIAL, ForKind.PARALLEL) for loop in chain]
     for n in reversed(range(len(chain))):
         work *= as_int(chain[n].extent) or 1
@@ -338,15 +343,37 @@ def _guarded(chain: Sequence[For]) -> int:
 
 
 def _factors(store: Stmt, finite: bool) -> list[BufferLoad]:
-    """The factors of the product that `store` adds to its element. Empty if `store` adds no
-    product, or a zero factor does not make the product zero."""
-    if not isinstance(store, BufferStore) or not isinstance(store.value, ir.Add):
+    """The factors of the product, or of the products of an instruction, that `store` adds to its
+    element. Empty if `store` adds no product, or a zero factor does not make the product zero."""
+    if not isinstance(store, BufferStore):
         return []
-    own, (a, b) = BufferLoad(store.buffer, store.indices, store.predicate), store.value.children
-    parts = _product(b if a is own else a) if own in (a, b) else []
+    own = BufferLoad(store.buffer, store.indices, store.predicate)
+    parts = _added(store.value, own)
     loads = [p for p in parts if isinstance(p, BufferLoad)]
     exact = all(p.dtype.is_int for p in parts) or (finite and len(loads) == len(parts))
     return loads if exact and len(parts) > 1 else []
+
+
+def _added(value: Expr, own: BufferLoad) -> list[Expr]:
+    """The factors that `value` multiplies and adds to `own`; empty for other values."""
+    if isinstance(value, ir.Add):
+        a, b = value.children
+        return _product(b if a is own else a) if own in (a, b) else []
+    op = called_instruction(value)
+    if op is None or not op.adds or not isinstance(value, Call) or value.args[1] is not own:
+        return []
+    return [_bits(operand) for operand in value.args[2:]]
+
+
+def _bits(operand: Expr) -> Expr:
+    """An operand of an instruction without the steps that repeat it and rename its bits."""
+    while True:
+        if isinstance(operand, Broadcast):
+            operand = operand.value
+        elif isinstance(operand, Call) and operand.op.name == "reinterpret":
+            operand = operand.args[0]
+        else:
+            return operand
 
 
 def _product(term: Expr) -> list[Expr]:
