@@ -114,7 +114,8 @@ def main(A: T.Buffer((16, 32), "float32"), N: T.Buffer((16,), "float32"),
         ("A[vi, vk] / N[vi]", True),
         ("T.tanh(A[vi, vk])", True),
         ("A[vi, vk] / T.float32(3)", False),
-        ("A[vi, vk] * N[vi]", False),
+        ("A[vi, vk] * T.float32(3)", False),
+        ("A[vi, vk] * N[vi]", True),
     ],
 )
 def test_slow_operations_stay_out_of_products(value, kept):

@@ -12,12 +12,13 @@ from metasched.analysis.block import (
     is_spatial_only,
     needs_multi_level_tiling,
 )
+from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
-from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, IfThenElse
-from metasched.ir.visit import blocks_of, walk
+from metasched.ir.visit import blocks_of, free_vars, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 
@@ -37,9 +38,9 @@ class AutoInline:
         require_injective: keep blocks that read with one index twice (a diagonal).
         require_ordered: keep blocks that read in another order than they write (a transposition).
         disallow_op: keep blocks that call one of these operations.
-        disallow_repeated: keep blocks of floating-point numbers that divide, call a function or
-            combine several elements, where a consumer reads each result many times, as a product
-            does.
+        disallow_repeated: keep blocks of floating-point numbers that divide or call a function
+            where a consumer reuses data, as a product does, and blocks that combine several
+            elements where a consumer reads each result many times.
 
     All but the first three are waived in a function that only has spatial blocks.
     """
@@ -91,8 +92,10 @@ class AutoInline:
         nodes = list(_nodes(block))
         if any(isinstance(n, Call) and n.op.name in self.disallow_op for n in nodes):
             return False
-        if self.disallow_repeated and (any(map(_slow, nodes)) or _combines(nodes)):
-            consumers = scope.consumers(block.token)
+        slow = any(map(_slow, nodes))
+        if self.disallow_repeated and (slow or _combines(nodes)):
+            written = block.writes[0].buffer
+            consumers = [c for c in scope.consumers(block.token) if slow or _repeats(c, written)]
             if any(needs_multi_level_tiling(scope, c.token) is None for c in consumers):
                 return False
         if self.disallow_if_then_else and (
@@ -153,6 +156,14 @@ def _slow(node: object) -> bool:
 def _combines(nodes: list[object]) -> bool:
     """Whether a value combines several floating-point elements of memory."""
     return len({n for n in nodes if isinstance(n, BufferLoad) and n.dtype.is_float}) > 1
+
+
+def _repeats(consumer: Child, buffer: Buffer) -> bool:
+    """Whether the consumer reads each element of a buffer for many of its results."""
+    block = consumer.block
+    spatial = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
+    regions = [r.region for r in block.reads if r.buffer is buffer]
+    return any(spatial - set[Var]().union(*(free_vars(r.min) for r in box)) for box in regions)
 
 
 def _branches(block: Block, nodes: list[object]) -> bool:
