@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from space.candidates import TARGET, draw
@@ -44,6 +45,60 @@ def main(X: T.Buffer(({m}, {n}), "float32"), Y: T.Buffer(({m},), "float32")):
             vi = T.axis.spatial({m}, i)
             Y[vi] = M[vi] + T.log(S[vi])
 """
+
+
+ATTENTION = """
+@T.prim_func
+def main(Q: T.Buffer((4, {s}, 8), "{dtype}"), K: T.Buffer((2, {s}, 8), "{dtype}"),
+         V: T.Buffer((2, {s}, 8), "{dtype}"), O: T.Buffer((4, {s}, 8), "float32")):
+    S = T.alloc_buffer((4, {s}, {s}), "float32")
+    P = T.alloc_buffer((4, {s}, {s}), "float32")
+    M = T.alloc_buffer((4, {s}), "float32")
+    E = T.alloc_buffer((4, {s}, {s}), "float32")
+    N = T.alloc_buffer((4, {s}), "float32")
+    for h, i, j, d in T.grid(4, {s}, {s}, 8):
+        with T.block("S"):
+            vh, vi, vj, vd = T.axis.remap("SSSR", [h, i, j, d])
+            with T.init():
+                S[vh, vi, vj] = T.float32(0)
+            S[vh, vi, vj] += T.float32(Q[vh, vi, vd]) * T.float32(K[vh // 2, vj, vd])
+    for h, i, j in T.grid(4, {s}, {s}):
+        with T.block("P"):
+            vh, vi, vj = T.axis.remap("SSS", [h, i, j])
+            P[vh, vi, vj] = T.if_then_else({kept}, S[vh, vi, vj] * 0.5, T.float32("-inf"))
+    for h, i, j in T.grid(4, {s}, {s}):
+        with T.block("M"):
+            vh, vi, vj = T.axis.remap("SSR", [h, i, j])
+            with T.init():
+                M[vh, vi] = T.float32("-inf")
+            M[vh, vi] = T.max(M[vh, vi], P[vh, vi, vj])
+    for h, i, j in T.grid(4, {s}, {s}):
+        with T.block("E"):
+            vh, vi, vj = T.axis.remap("SSS", [h, i, j])
+            E[vh, vi, vj] = T.exp(P[vh, vi, vj] - M[vh, vi])
+    for h, i, j in T.grid(4, {s}, {s}):
+        with T.block("N"):
+            vh, vi, vj = T.axis.remap("SSR", [h, i, j])
+            with T.init():
+                N[vh, vi] = T.float32(0)
+            N[vh, vi] += E[vh, vi, vj]
+    for h, i, d, j in T.grid(4, {s}, 8, {s}):
+        with T.block("O"):
+            vh, vi, vd, vj = T.axis.remap("SSSR", [h, i, d, j])
+            with T.init():
+                O[vh, vi, vd] = T.float32(0)
+            O[vh, vi, vd] += E[vh, vi, vj] / N[vh, vi] * T.float32(V[vh // 2, vj, vd])
+"""
+KEPT = {"causal": "vj <= vi", "window": "vj <= vi and vi < vj + 5", "nothing in row 3": "vi != 3"}
+
+
+def masked_attention(q, k, v, mask):
+    """The results in float64."""
+    q, k, v = (x.astype("float64") for x in (q, k, v))
+    scores = np.where(mask, q @ np.repeat(k, 2, 0).transpose(0, 2, 1) * 0.5, -np.inf)
+    with np.errstate(all="ignore"):
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True) @ np.repeat(v, 2, 0)
 
 
 def passes(func, *before):
@@ -93,6 +148,32 @@ def test_attention_from_the_default_modules_computes_the_same(shape):
     found = np.zeros_like(wanted)
     build(sch, target="native")(*inputs, found)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kept", "dtype", "factor"),
+    [
+        ("causal", "bfloat16", 1.0),
+        ("causal", "float32", 100.0),
+        ("window", "float32", 0.0),
+        ("nothing in row 3", "float32", 1.0),
+    ],
+)
+def test_masks_and_heads_that_share_keys(kept, dtype, factor):
+    s = 80
+    func = parse(ATTENTION.format(s=s, kept=KEPT[kept], dtype=dtype))
+    (space, *_) = passes(func, AutoInline())
+    rng = np.random.default_rng(0)
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    q, k, v = (rng.normal(size=(n, s, 8)) for n in (4, 2, 2))
+    q, k, v = (q * factor).astype(kind), k.astype(kind), v.astype(kind)
+    i, j = np.indices((s, s))
+    mask = {"causal": j <= i, "window": (j <= i) & (i < j + 5), "nothing in row 3": i != 3}[kept]
+    found = np.zeros((4, s, 8), "float32")
+    build(drawn(func, space, 0), target="native")(q, k, v, found)
+    wanted = masked_attention(q, k, v, mask)
+    assert np.isnan(wanted).any() == (kept == "nothing in row 3")
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-4)
 
 
 def test_log_sum_exp_in_one_pass():
