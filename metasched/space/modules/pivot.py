@@ -24,7 +24,7 @@ from metasched.analysis.loops import is_chain
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Expr
+from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import ForKind
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
@@ -85,8 +85,10 @@ class Pivot:
         """Cut the loops, vectorize the innermost parts, and spread the outermost parts."""
         node = sch.get(block)
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
-        chance = [1.0 / len(self.vectors)] * len(self.vectors)
-        width = sch.sample_categorical([lanes * v for v in self.vectors], chance)
+        length = as_int(sch.get(sch.get_loops(block)[-1]).extent)
+        widths = [lanes * v for v in self.vectors]
+        fit = [w for w in widths if length is None or 2 * w <= length] or widths[:1]
+        width = sch.sample_categorical(fit, [1.0 / len(fit)] * len(fit))
         small = steps(sch.get(sch.get_loops(block)[cuts[0].inner])) // lanes < SMALL_INSIDE
         spread: list[LoopRV] = []
         blocks = [block]
