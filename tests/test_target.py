@@ -106,6 +106,7 @@ def test_signed_features_edit_and_unsigned_features_replace():
         ("lvm", "did you mean llvm"),
         ("llvm mcpu", "'mcpu' is no option; write -name=value"),
         ("llvm '", "cannot be read"),
+        ('{"kind": "llvm",', "is no JSON: Expecting property name"),
         ({"kind": "llvm", "num_coers": 3}, "did you mean num_cores"),
         ({"kind": "lvm"}, "no target kind is called 'lvm'; did you mean llvm"),
         ({"mcpu": "hasswell"}, "'hasswell' is not known; did you mean haswell"),

@@ -36,7 +36,8 @@ class IndexData:
     def largest(self, dtype: DType, small: int) -> int:
         """The largest value of the test data; `small` where values up to `high` are not safe."""
         high = self.high if self.whole else min(small, self.high)
-        return int(min(max(0, high), dtype.range[1]))
+        ends = [high] if dtype.is_float else [high, dtype.range[1]]
+        return int(max(0, min(ends)))
 
 
 def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:

@@ -96,7 +96,8 @@ class Target:
 
     @staticmethod
     def of(source: Target | str | Mapping[str, Any] | None = None) -> Target:
-        """A target from None or "native" (this machine), a tag, a text of options or a mapping.
+        """A target from None or "native" (this machine), a tag, a text of options, or a mapping,
+        which may be JSON.
 
         Raises TargetError naming the unknown word and its nearest neighbours.
         """
@@ -219,7 +220,13 @@ def target_kind(*names: str, override: bool = False) -> Callable[[Kind], Kind]:
 
 
 def _from_text(text: str) -> Target:
-    """A tag, a kind, or a kind followed by options: `llvm -mcpu=haswell -num-cores=4`."""
+    """A tag, a kind, a kind followed by options (`llvm -mcpu=haswell -num-cores=4`), or a mapping
+    as JSON (`{"kind": "llvm", "mcpu": "haswell"}`)."""
+    if text.lstrip().startswith("{"):
+        try:
+            return _from_mapping(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise TargetError(f"target {brief(text)} is no JSON: {error}") from None
     try:
         words = shlex.split(text)
     except ValueError as error:
