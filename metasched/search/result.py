@@ -88,6 +88,6 @@ class TuneResult:
 
         None for a kind without one, and for a machine that is not this one.
         """
-        if self.target.here() is not None:
+        if self.target.here() is not None or self.target.timed_here() is not None:
             return None
         return device_of(self.target).peak(self.target, self.threads)

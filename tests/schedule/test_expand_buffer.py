@@ -131,3 +131,23 @@ def main(A: T.Buffer((9,), "int32")):
     loop = sch.get_loops("start")[0]
     message = "outside of any block, uses t"
     check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "outside-blocks", message)
+
+
+def test_a_block_inside_a_block_uses_the_buffer():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((4, 2), "int32")):
+    t = T.alloc_buffer((2,), "int32")
+    for i in range(4):
+        with T.block("outer"):
+            vi = T.axis.spatial(4, i)
+            for j in range(2):
+                with T.block("inner"):
+                    vj = T.axis.spatial(2, j)
+                    t[vj] = A[vi, vj]
+""")
+    )
+    loop = sch.get_loops("outer")[0]
+    message = "outer is no leaf: block inner stands inside it"
+    check_refused(sch, lambda: sch.expand_buffer("outer", 0, loop), "not-leaf", message)

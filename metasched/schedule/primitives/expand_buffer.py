@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from metasched.analysis.block import is_leaf
 from metasched.analysis.closing import independent_iters
 from metasched.analysis.cover import covered, loop_ranges
 from metasched.analysis.producers import producer_groups
@@ -16,7 +17,13 @@ from metasched.ir.expr import Expr, Var, as_expr
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
 from metasched.ir.visit import transform
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import proof, refuse_opaque, refuse_outside, require_serial
+from metasched.schedule.checks import (
+    proof,
+    refuse_on,
+    refuse_opaque,
+    refuse_outside,
+    require_serial,
+)
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.storage import allocating_block, pick_buffer
@@ -32,7 +39,7 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     longer share memory, so that `fission` and `reorder` may apply.
 
     requires  a serial loop around the block; a buffer of constant shape that the block around
-              allocates, used by blocks alone, and by no binding; what an iteration reads of it was
+              allocates, used by leaf blocks alone below the loop, and by no binding; what an iteration reads of it was
               written before in the same iteration; what is read elsewhere was not written below
               `loop`; no value of the loop below zero, and a constant limit of its values
     rewrite   for i in range(8): B(T[0] = A[i]); C(C[i] = T[0] * 2)
@@ -48,6 +55,8 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     scope = state.scope(node)
     buffer = _allocated(state, realize, write_buffer_index)
     users = [c for c in scope.under(node) if buffer in buffer_uses(c.block)]
+    for child in users:
+        refuse_on(state, is_leaf(child.block), child.realize)
     refuse_opaque(state, scope.block, buffer)
     refuse_outside(state, scope, buffer)
     _require_private(state, scope, node, buffer)
