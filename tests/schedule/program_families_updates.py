@@ -250,6 +250,24 @@ def rescaled(rng: random.Random) -> str:
     return text
 
 
+def solves(rng: random.Random) -> str:
+    """Rows that first subtract multiples of earlier rows, as in a triangular solve."""
+    n, m = rng.randint(3, 6), rng.randint(1, 4)
+    many, first = rng.random() < 0.5, rng.choice([0, 0, 1])
+    shape, at = (f"{n}, {m}", "[{}, j]") if many else (f"{n},", "[{}]")
+    text = _head(f'A: T.Buffer(({n}, {n}), "int32")', f'X: T.Buffer(({shape}), "int32")')
+    row, earlier = (f"X{at.format(name)}" for name in ("i", "k"))
+    step, depth = rng.choice(["-", "+"]), 4 if many else 3
+    text += _lines(1, f"for i in range({first}, {n}):")
+    text += _lines(2, f"for k in range({first}, i):")
+    text += _lines(3, f"for j in range({m}):") if many else ""
+    text += _lines(depth, 'with T.block("update"):')
+    text += _lines(depth + 1, f"{row} = {row} {step} A[i, k] * {earlier}")
+    text += _lines(2, f"for j in range({m}):") if many else ""
+    text += _lines(depth - 1, 'with T.block("finish"):')
+    return text + _lines(depth, f"{row} = {row} * A[i, i]")
+
+
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
     scatters: (
@@ -265,6 +283,7 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     private_triangles: ("overcompute_box", "overcompute_box", "privatize_reduction", "tile"),
     shifted_products: ("expand_reduction", "privatize_reduction", "tile", "widen_dtype"),
     narrow: ("widen_dtype", "compute_at", "compute_inline", "rfactor"),
+    solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
 }
 """Each family with the operations of the machine that it is made for."""
