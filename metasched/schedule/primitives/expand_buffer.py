@@ -39,9 +39,10 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     longer share memory, so that `fission` and `reorder` may apply.
 
     requires  a serial loop around the block; a buffer of constant shape that the block around
-              allocates, used by leaf blocks alone below the loop, and by no binding; what an iteration reads of it was
-              written before in the same iteration; what is read elsewhere was not written below
-              `loop`; no value of the loop below zero, and a constant limit of its values
+              allocates, used by leaf blocks alone below the loop, and by no binding; what an
+              iteration reads of it was written before in the same iteration; what is read elsewhere
+              was not written below `loop`; no value of the loop below zero, and a constant limit of
+              its values
     rewrite   for i in range(8): B(T[0] = A[i]); C(C[i] = T[0] * 2)
               ->
               for i in range(8): B(T_i[i, 0] = A[i]); C(C[i] = T_i[i, 0] * 2)
