@@ -245,6 +245,21 @@ def test_refused_dependences(blocks, reason, message):
     check_refused(sch, lambda: sch.rolling_update(loops, 4), reason, message)
 
 
+def test_a_product_over_another_axis_is_refused():
+    other = """
+    for i, j, k in T.grid(3, {n}, 2):
+        with T.block("F"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                F[vi, vj] = P[vi, 0]
+            F[vi, vj] = F[vi, vj] * E[vi, vj]"""
+    total = reduction("S", "S[vi]", "{} + F[vi, vj]")
+    sch = Schedule(parse(program(MAXIMUM, E, other, total, outputs="S")))
+    loops = [sch.get_loops(name)[1] for name in "MEFS"]
+    message = "block F reduces another axis, over values that depend on another block"
+    check_refused(sch, lambda: sch.rolling_update(loops, 4), "not-a-sum", message)
+
+
 def test_users_outside_of_the_pass_are_refused():
     sch = Schedule(parse(program(MAXIMUM, E, SUM, WEIGHTED, outputs="Y")))
     loops = [sch.get_loops(name)[1] for name in "MES"]

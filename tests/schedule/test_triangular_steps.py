@@ -86,6 +86,23 @@ def main(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6,), "int32")):
     check_refused(sch, lambda: sch.cut_loop(k, j), "has-init", "repeat the init of block sum")
 
 
+def test_a_statement_outside_of_blocks_keeps_its_place():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6,), "int32")):
+    for j in range(6):
+        for k in range(j):
+            with T.block("sum"):
+                B[j] += A[j, k]
+        A[j, j] = 1
+""")
+    )
+    loop = sch.get_loops("sum")[0]
+    message = "the loop j holds more than loops and blocks"
+    check_refused(sch, lambda: sch.right_looking(loop), "not-structured", message)
+
+
 def test_rows_in_blocks():
     """The steps by finished rows run in parallel; the triangle of the block stays in order."""
     sch = factor()

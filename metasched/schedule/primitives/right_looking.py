@@ -21,7 +21,7 @@ from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import as_expr, as_int
 from metasched.ir.stmt import Break, Continue, For, SeqStmt, Stmt, evolve, seq
-from metasched.ir.visit import blocks_of, free_vars, substitute
+from metasched.ir.visit import blocks_of, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     proof,
@@ -118,9 +118,6 @@ def _require_independent(state: State, scope: Scope, node: For, inner: For) -> N
             for a, b in _pairs(child, other):
                 failure = pushed_early(a, b, node, inner, completes=other in rest)
                 refuse_on(state, failure, node)
-    ends = free_vars(node.extent) | free_vars(node.min)
-    if node.var in ends:
-        raise state.error("dependent-extent", f"the range of {node.var.name} uses itself", node)
 
 
 def _pairs(child: Child, other: Child) -> list[tuple[Touch, Touch]]:
