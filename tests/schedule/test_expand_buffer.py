@@ -133,29 +133,7 @@ def main(A: T.Buffer((9,), "int32")):
     check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "outside-blocks", message)
 
 
-def test_a_block_inside_a_block_uses_the_buffer():
-    sch = Schedule(
-        parse("""
-@T.prim_func
-def main(A: T.Buffer((4, 2), "int32")):
-    t = T.alloc_buffer((2,), "int32")
-    for i in range(4):
-        with T.block("outer"):
-            vi = T.axis.spatial(4, i)
-            for j in range(2):
-                with T.block("inner"):
-                    vj = T.axis.spatial(2, j)
-                    t[vj] = A[vi, vj]
-""")
-    )
-    loop = sch.get_loops("outer")[0]
-    message = "outer is no leaf: block inner stands inside it"
-    check_refused(sch, lambda: sch.expand_buffer("outer", 0, loop), "not-leaf", message)
-
-
-def test_a_buffer_of_an_outer_scope():
-    sch = Schedule(
-        parse("""
+NESTED = """
 @T.prim_func
 def main(A: T.Buffer((4, 2), "int32")):
     t = T.alloc_buffer((4, 2), "int32")
@@ -166,8 +144,17 @@ def main(A: T.Buffer((4, 2), "int32")):
                 with T.block("inner"):
                     vj = T.axis.spatial(2, j)
                     t[vi, vj] = A[vi, vj]
-""")
-    )
-    loop = sch.get_loops("inner")[0]
-    message = "t is not allocated by the block around inner"
-    check_refused(sch, lambda: sch.expand_buffer("inner", 0, loop), "not-allocated", message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "message"),
+    [
+        ("outer", "not-leaf", "outer is no leaf: block inner stands inside it"),
+        ("inner", "not-allocated", "t is not allocated by the block around inner"),
+    ],
+)
+def test_blocks_inside_of_blocks(name, reason, message):
+    sch = Schedule(parse(NESTED))
+    loop = sch.get_loops(name)[0]
+    check_refused(sch, lambda: sch.expand_buffer(name, 0, loop), reason, message)
