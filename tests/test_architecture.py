@@ -59,7 +59,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        12470,
+        12780,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
         "anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",

@@ -65,6 +65,26 @@ def tileable(sch: Schedule, block: BlockRV, reuse: bool = True) -> bool:
     return untouched(scope.child(token))
 
 
+def skip_outside(sch: Schedule, finish: BlockRV, loops: Sequence[LoopRV]) -> None:
+    """Leave out tiles outside of a triangle, where a block stores results that a triangle reads.
+
+    Args:
+        sch: the schedule.
+        finish: the block that stores the results of a tile.
+        loops: the loops over tiles.
+    """
+    realize = sch.state.block(finish)
+    scope = sch.state.scope(realize)
+    buffer = realize.block.writes[0].buffer
+    ends = (n.extent for reader in scope.readers(buffer) for n in reader.loops)
+    if buffer in scope.block.alloc_buffers and any(as_int(end) is None for end in ends):
+        for loop in loops:
+            try:
+                sch.skip_unused(loop)
+            except ScheduleError as error:
+                sch.refused.append(error)
+
+
 def within_parallel(sch: Schedule, block: BlockRV) -> bool:
     """Whether a loop above a block, or above the blocks around it, runs in parallel."""
     above = sch.state.ancestors(sch.state.block(block))

@@ -80,6 +80,13 @@ def overcompute_box(p: Player) -> None:
     p.sch.overcompute_box(block)
 
 
+def skip_unused(p: Player) -> None:
+    """skip_unused on a loop, half of the time after overcompute_box on a block."""
+    if p.number(2):
+        p.sch.overcompute_box(p.handle(p.pick(p.realizes())))
+    p.sch.skip_unused(p.loop())
+
+
 BLOCK_OPS = {
     "fission": (4, of_loops("fission")),
     "decompose_scan": (4, of_loops("decompose_scan")),
@@ -87,6 +94,7 @@ BLOCK_OPS = {
     "decompose_outputs": (12, of_updates("decompose_outputs")),
     "privatize_reduction": (4, of_updates("privatize_reduction")),
     "overcompute_box": (8, overcompute_box),
+    "skip_unused": (8, skip_unused),
     "blockize": (8, blockize),
     "merge": (5, merge),
     "skew": (5, skew),

@@ -280,7 +280,7 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     scans: ("scan_in_chunks", "scan_in_chunks", "parallel", "tile"),
     outputs: ("decompose_outputs", "outputs_apart", "fission", "rfactor"),
     nests: ("fission", "fission", "fission", "merge", "parallel"),
-    private_triangles: ("overcompute_box", "overcompute_box", "privatize_reduction", "tile"),
+    private_triangles: ("overcompute_box", "overcompute_box", "skip_unused", "tile"),
     shifted_products: ("expand_reduction", "privatize_reduction", "tile", "widen_dtype"),
     narrow: ("widen_dtype", "compute_at", "compute_inline", "rfactor"),
     solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),

@@ -109,6 +109,20 @@ def f(A: T.Buffer((4,), "int32")):
                 vi, vj = T.axis.remap("SS", [i, j])
                 X[vi, vj] = A[vj]
 """
+HALF = """
+@T.prim_func
+def f(A: T.Buffer((8,), "float32"), C: T.Buffer((8, 8), "float32")):
+    X = T.alloc_buffer((8, 8), "float32")
+    for i, j in T.grid(8, 8):
+        with T.block("X"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            X[vi, vj] = A[vj]
+    for i in range(8):
+        for j in range(i + 1):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = X[vi, vj]
+"""
 EXPONENTIALS = """
 @T.prim_func
 def f(A: T.Buffer((8,), "float32"), M: T.Buffer((1,), "float32"), C: T.Buffer((1,), "float32")):
@@ -248,6 +262,7 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.privatize_update(s.get_loops("C")[0]),
     ),
+    "skip_unused": (HALF, lambda s: s.skip_unused(s.get_loops("X")[1])),
     "read_at": (COPY, lambda s: s.read_at(s.get_loops("C")[0], "C", 0, "local")),
     "reverse_compute_at": (STAGES, lambda s: s.reverse_compute_at("C", s.get_loops("B")[0])),
     "rfactor": (program(SUM, A="4, 8", C="4"), lambda s: s.rfactor(s.get_loops("C")[1], 0)),

@@ -105,6 +105,15 @@ def skewed_rows(sch: Schedule) -> None:
     sch.parallel(i)
 
 
+def of_square(sch: Schedule) -> None:
+    """A triangle as a square in tiles, of which those outside of the triangle are left out."""
+    sch.overcompute_box("X")
+    i, j, k = sch.get_loops("X")
+    (io, ii), (jo, ji) = sch.split(i, [None, 4]), sch.split(j, [None, 2])
+    sch.reorder(io, jo, k, ii, ji)
+    sch.skip_unused(jo)
+
+
 @T.prim_func
 def zero_points(
     A: T.Buffer((4, 6), "uint8"), B: T.Buffer((6, 5), "int8"), Z: T.Buffer((5,), "int32"),
@@ -359,6 +368,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "reorder": (matmul, lambda s: s.reorder(*reversed(s.get_loops("C")))),
     "right_looking": (solved, lambda s: s.right_looking(s.get_loops("update")[0])),
     "skew": (wavefront, skewed_rows),
+    "skip_unused": (triangle_product, of_square),
     "reorder_block_iter_var": (matmul, lambda s: s.reorder_block_iter_var("C", [2, 0, 1])),
     "require": (matmul, sampled),
     "reverse_compute_at": (elementwise, around("C", "reverse_compute_at")),

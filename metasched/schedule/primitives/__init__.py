@@ -61,6 +61,7 @@ from metasched.schedule.primitives.sample import (
     sample_perfect_tile,
 )
 from metasched.schedule.primitives.skew import skew
+from metasched.schedule.primitives.skip_unused import skip_unused
 from metasched.schedule.primitives.split import split
 from metasched.schedule.primitives.storage import set_scope
 from metasched.schedule.primitives.storage_align import storage_align
@@ -128,6 +129,7 @@ class Methods:
     cut_loop = recorded(cut_loop)
     right_looking = recorded(right_looking)
     partition_at = recorded(partition_at)
+    skip_unused = recorded(skip_unused)
     rolling_buffer = recorded(rolling_buffer)
     rolling_update = recorded(rolling_update)
     read_at = recorded(read_at)

@@ -51,6 +51,7 @@ from metasched.space.tiling import (
     changed,
     epilogue,
     product,
+    skip_outside,
     tile,
     tileable,
     within_parallel,
@@ -243,6 +244,7 @@ class RegisterTiling:
             sch.annotate(block, TILED, STRUCTURE)
         else:
             plan.form.place(sch, levels[_REGISTER], levels[_GROUP])
+        skip_outside(sch, finish, levels[_MIDDLE])
 
     def fill(
         self,
