@@ -57,6 +57,7 @@ class ModuleEmitter:
         if not isinstance(target, Cpu):
             raise BuildError(f"no code generation for {target.kind} targets: build for a CPU")
         self.kind = target.kind
+        self.arch = target.arch
         self.cores = target.num_cores
         self.features = frozenset(target.features)
         self.has_fma = "fma" in self.features or target.arch == "aarch64"

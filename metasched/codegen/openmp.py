@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYMBOLS = (
-    "GOMP_parallel", "GOMP_barrier", "omp_get_max_threads", "omp_get_num_threads",
-    "omp_get_thread_num",
+    "GOMP_parallel", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
 )  # fmt: skip
 """The functions that kernels call."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from metasched.codegen.barrier import FIRST_VALUE, LINE, clear_barrier
 from metasched.codegen.emit import Emitter
 from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad
@@ -42,11 +43,13 @@ def call_team(e: Emitter, name: str, values: list[Val], loop: For | None = None)
             for the code of a failure.
     """
     _entry_function(e, name, values, loop)
-    slots = len(values) + 1
+    slots = len(values) + FIRST_VALUE
     closure = e.fresh("closure")
-    e.allocas.append(f"{closure} = alloca [{slots} x i64], align 16")
+    e.allocas.append(f"{closure} = alloca [{slots} x i64], align {LINE}")
     e.line(f"store i32 0, ptr {closure}")
-    for i, value in enumerate(values, 1):
+    if loop is None:
+        clear_barrier(e, closure)
+    for i, value in enumerate(values, FIRST_VALUE):
         slot = e.fresh()
         e.line(f"{slot} = getelementptr i64, ptr {closure}, i64 {i}")
         e.line(f"store {value.typed}, ptr {slot}")
@@ -200,7 +203,7 @@ def _entry_function(e: Emitter, name: str, values: list[Val], loop: For | None) 
     e.module.externs.update(("omp_get_num_threads", "omp_get_thread_num"))
     entry = Emitter(e.module, name, serial=True)
     arguments = []
-    for i, value in enumerate(values, 1):
+    for i, value in enumerate(values, FIRST_VALUE):
         entry.line(f"%s{i} = getelementptr i64, ptr %closure, i64 {i}")
         entry.line(f"%x{i} = load {value.type}, ptr %s{i}")
         arguments.append(f"{value.type} %x{i}")
@@ -211,7 +214,8 @@ def _entry_function(e: Emitter, name: str, values: list[Val], loop: For | None) 
         arguments += ["i64 %me", "i64 %team", "ptr %closure"]
         entry.line(f"call i32 @{name}.body({', '.join(arguments)})")
     else:
-        counts = [Val(text, INT64) for text in (f"%x{len(values)}", "%me", "%team")]
+        last = len(values) + FIRST_VALUE - 1
+        counts = [Val(text, INT64) for text in (f"%x{last}", "%me", "%team")]
         for ends in shares(entry, loop, *counts):
             call_body(entry, name, [*arguments[:-1], *(end.typed for end in ends)], "%closure")
     head = f"define internal void @{name}.entry(ptr %closure) {e.module.target_attribute} {{"

@@ -17,6 +17,7 @@ statement that one thread runs must not fail, and a share that fails stores its 
 from __future__ import annotations
 
 from metasched.codegen.arithmetic import compare
+from metasched.codegen.barrier import wait_for_team
 from metasched.codegen.emit import Emitter
 from metasched.codegen.parallel import (
     Serial,
@@ -159,9 +160,7 @@ class Team:
     def _barrier(self, e: Emitter) -> None:
         """Wait for all threads, if any memory was touched since the last barrier."""
         if self.read or self.written:
-            e.module.declare("GOMP_barrier", "void @GOMP_barrier()", "nounwind")
-            e.module.externs.add("GOMP_barrier")
-            e.line("call void @GOMP_barrier()")
+            wait_for_team(e, "%failed", self.size.text)
             e.known_memory.clear()
         self.read, self.written = set(), set()
 
