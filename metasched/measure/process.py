@@ -28,7 +28,7 @@ from metasched.measure.worker import frame, unframe
 
 # Thread pools that a worker does not use and that would only cost start-up time and memory.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-_PATIENCE = 9  # a job may wait for a core for this many times its limit
+_PATIENCE = 9  # a job, or a start, may wait for a core for this many times its limit
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
@@ -120,7 +120,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
         self._job: _Job | None = None
-        self._deadline = 0.0
+        self._deadline = self._begun = self._waited = 0.0
         self._ready = False
         self._held = 0.0  # when the process was stopped; 0 while it runs
         self._number = 0
@@ -162,7 +162,7 @@ class Worker:
         os.set_blocking(self._process.stdin.fileno(), False)
         self._finalizer = weakref.finalize(self, _forgotten, self._process, self._log, os.getpid())
         self._ready, self._held, self._buffer = False, 0.0, bytearray()
-        self._deadline = time.monotonic() + self._start_limit
+        self._begin()
         self.starts += 1
 
     def submit(self, function: str, *arguments: Any, limit: float) -> None:
@@ -255,18 +255,53 @@ class Worker:
             if deadline > self._deadline + 0.1 * job.limit:
                 self._deadline = deadline
                 return None
+        if job is not None and not job.started and self._delayed():
+            return None
         detail = self._tail()
         self._kill()
         if job is None or not job.started:
-            self._job = None
-            raise MeasureError(
-                f"{self.name} was not ready within {self._start_limit:g} s{_after(detail)}"
-            )
+            return self._start_again(detail)
         self._job = None
         spent = time.monotonic() - job.started
         return Reply("timeout", None, f"longer than {job.limit:g} s", detail, spent)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """The process has the limit of a start from now on, to become ready or to read a job."""
+        assert self._process is not None
+        self._begun, self._waited = time.monotonic(), waited(self._process.pid)
+        self._deadline = self._begun + self._start_limit
+
+    def _delayed(self) -> bool:
+        """Whether a process that is not ready lacked a core; if so, it gets this time in addition.
+
+        At most `_PATIENCE` times the limit is added.
+        """
+        assert self._process is not None
+        held = time.monotonic() - self._held if self._held else 0.0
+        lost = waited(self._process.pid) - self._waited + held
+        deadline = self._begun + self._start_limit + min(lost, _PATIENCE * self._start_limit)
+        if deadline <= self._deadline + 0.1 * self._start_limit:
+            return False
+        self._deadline = deadline
+        return True
+
+    def _start_again(self, detail: str) -> None:
+        """Give the job to a new process, because the process was not ready in time.
+
+        Raises MeasureError for the second process of a job: then the machine is not the reason.
+        """
+        job = self._job
+        if job is not None and not job.attempts:
+            job.attempts += 1
+            self._deliver()
+            return
+        self._job = None
+        raise MeasureError(
+            f"{self.name} was not ready within {self._start_limit:g} s, in 2 attempts; time "
+            f"without a core does not count{_after(detail)}"
+        )
 
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -290,7 +325,7 @@ class Worker:
         assert self._job is not None and self._process is not None
         assert self._process.stdin is not None
         if self._ready:
-            self._deadline = time.monotonic() + self._start_limit
+            self._begin()
         patient = self._ready and not self._held
         pipe, data = self._process.stdin.fileno(), memoryview(self._job.data)
         while self._job.sent < len(data):

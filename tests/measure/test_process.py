@@ -166,9 +166,18 @@ def test_worker_that_dies_at_its_start():
 
 def test_worker_that_is_never_ready():
     slow = Worker("w", start_limit=0.01)
-    with pytest.raises(MeasureError, match=r"not ready within 0.01 s"):
+    with pytest.raises(MeasureError, match=r"not ready within 0.01 s, in 2 attempts"):
         slow.run("os:getpid", limit=1)
+    assert slow.starts == 2
     slow.close()
+
+
+def test_a_job_of_a_worker_that_is_not_ready_goes_to_a_new_worker():
+    late = Worker("w", start_limit=1.0)
+    late.start()
+    os.kill(late.pid, signal.SIGSTOP)
+    assert late.run("operator:add", 1, 2, limit=1).value == 3 and late.starts == 2
+    late.close()
 
 
 def test_interrupt_is_ignored(worker):
