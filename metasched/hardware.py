@@ -99,6 +99,10 @@ _ARM_PARTS = {
 }  # fmt: skip
 
 
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""Variables by which users ask an OpenMP runtime to bind its threads to processors."""
+
+
 def _cpuinfo(path: str = "/proc/cpuinfo") -> dict[str, str]:
     """The fields of the first processor."""
     try:
@@ -179,9 +183,46 @@ def cache_sizes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, 
     return line, sizes[1], sizes[2], sizes[3]
 
 
-def usable_cores() -> int:
-    """Physical cores in this process's affinity mask, at most what the cgroup's quota allows."""
+def usable_cpus() -> set[int]:
+    """The processors that this process may use, by number.
+
+    Where variables ask for it, an OpenMP runtime binds the main thread to one processor at its
+    first parallel loop. Its other threads, and the places of the runtime, keep the rest.
+    """
     cpus = os.sched_getaffinity(0)
+    if any(name in os.environ for name in BINDING):
+        for file in {line.split(maxsplit=5)[-1] for line in _mapped() if "omp" in line}:
+            cpus |= _places(file)
+    return cpus
+
+
+def _mapped() -> list[str]:
+    """Lines about the files that are mapped into this process."""
+    try:
+        return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line]
+    except OSError:
+        return []
+
+
+def _places(file: str) -> set[int]:
+    """The processors among which an OpenMP runtime of this process distributes its threads."""
+    try:
+        library = ctypes.CDLL(file, os.RTLD_NOLOAD)
+        count = library.omp_get_num_places()
+        sizes = [library.omp_get_place_num_procs(place) for place in range(count)]
+    except (OSError, AttributeError):
+        return set()
+    found: set[int] = set()
+    for place, size in enumerate(sizes):
+        numbers = (ctypes.c_int * size)()
+        library.omp_get_place_proc_ids(place, numbers)
+        found.update(numbers)
+    return found
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use, at most what the cgroup's quota allows."""
+    cpus = usable_cpus()
     groups = set()
     for cpu in cpus:
         try:

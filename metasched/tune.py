@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from metasched.errors import (
     TuneError,
 )
 from metasched.foreign import ANYTHING, failure, warned
+from metasched.hardware import usable_cpus
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_trace, space_of
 from metasched.measure import cluster as cluster  # enters runners and builders by name
@@ -271,7 +271,7 @@ class _Session:
     pool: ReplayPool = field(init=False)
 
     def __post_init__(self) -> None:
-        cores = len(os.sched_getaffinity(0))
+        cores = len(usable_cpus())
         self.pool = ReplayPool(self.settings.search_workers or min(cores, 8), self.plugins)
 
     def run(

@@ -13,6 +13,7 @@ from metasched.codegen.compile import compile_text
 from metasched.codegen.load import link
 from metasched.codegen.types import constant, instruction_type, register_type, splat, type_suffix
 from metasched.errors import BuildError
+from metasched.hardware import usable_cpus
 from metasched.ir.dtype import DType
 from metasched.ir.op import HardwareOp, hardware_op, lacking
 from metasched.target import Target, cpu_of
@@ -160,7 +161,7 @@ def together(runs: Sequence[Callable[[], object]]) -> float:
     barrier = threading.Barrier(count)
     spans: list[tuple[float, float]] = []
     ended = [threading.Event() for _ in range(count)]
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(usable_cpus())
 
     def work(number: int) -> None:
         os.sched_setaffinity(0, {cores[number % len(cores)]})  # of this thread alone

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from metasched.errors import MeasureError
-from metasched.hardware import machine_name
+from metasched.hardware import machine_name, usable_cpus
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc
@@ -90,7 +90,7 @@ class LocalRunner:
         _require_memory(func)
         self._placements: tuple[str | None, ...] = programs_of(self.target.kind).guarding or (None,)
         self.options = options or MeasureOptions.of(cores=self.target.num_cores)
-        if not self.options.threads and self.target.num_cores < len(os.sched_getaffinity(0)):
+        if not self.options.threads and self.target.num_cores < len(usable_cpus()):
             self.options = replace(self.options, threads=self.target.num_cores)
         self.best = 0.0
         self.time_reference = TimeReference()

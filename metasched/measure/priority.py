@@ -14,16 +14,12 @@ import resource
 import time
 from collections.abc import Iterator
 
+from metasched.hardware import BINDING, usable_cpus
+
 FIRST, LAST = -20, 19
 GROUP_LAST = 10
 """The level of a session with background processes: a tenth of a core beside busy processes, so
 that a build does not wait for a core during its whole time limit."""
-# Variables by which a user chooses where threads run. If none is set, each thread of a kernel that
-# takes every core is bound to a core. Otherwise the scheduler may keep two threads on one core for
-# whole rounds, after one of them woke beside a busy builder: a kernel of 24 us then took 150 us.
-# The threads of a kernel that leaves cores free are not bound: two runs would share the first
-# cores.
-_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 _SYS_NICE = 23  # the number of the capability
 _GROUP = "/proc/self/autogroup"
 _TRIES = 5  # Linux lets ordinary users set the levels of groups ten times a second in total
@@ -98,12 +94,16 @@ def team_environment(threads: int) -> dict[str, str]:
 
     0 means one thread on each core. Variables that the user has set stay.
     """
+    # Each thread of a kernel that takes every core is bound to a core, unless the user chooses
+    # where threads run. Otherwise the scheduler may keep two threads on one core for whole rounds,
+    # after one of them woke beside a busy builder: a kernel of 24 us then took 150 us. The threads
+    # of a kernel that leaves cores free are not bound: two runs would share the first cores.
     found = {"OMP_NUM_THREADS": str(threads)} if threads else {}
-    if takes_every_core(threads) and not any(name.startswith(_PLACES) for name in os.environ):
+    if takes_every_core(threads) and not any(name.startswith(BINDING) for name in os.environ):
         found["OMP_PROC_BIND"] = "true"
     return found
 
 
 def takes_every_core(threads: int) -> bool:
     """Whether a kernel of `threads` threads (0: one thread a core) leaves no core free."""
-    return threads == 0 or threads >= len(os.sched_getaffinity(0))
+    return threads == 0 or threads >= len(usable_cpus())

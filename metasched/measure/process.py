@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from metasched.errors import MeasureError, clipped
+from metasched.hardware import usable_cpus
 from metasched.measure.priority import waited
 from metasched.measure.worker import frame, unframe
 
@@ -142,11 +143,12 @@ class Worker:
             return
         self._bury()
         paths = [_PACKAGE_PARENT, *filter(None, [self._environment.get("PYTHONPATH")])]
+        cpus = ["--cpus", *map(str, usable_cpus())]  # this process may be bound to one of them
         search = {"PYTHONPATH": os.pathsep.join(paths)}
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "metasched.measure.worker", *self._arguments],
+                [sys.executable, "-P", "-m", "metasched.measure.worker", *self._arguments, *cpus],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -260,7 +262,8 @@ class Worker:
         detail = self._tail()
         self._kill()
         if job is None or not job.started:
-            return self._start_again(detail)
+            self._start_again(detail)
+            return None
         self._job = None
         spent = time.monotonic() - job.started
         return Reply("timeout", None, f"longer than {job.limit:g} s", detail, spent)
@@ -276,7 +279,7 @@ class Worker:
     def _delayed(self) -> bool:
         """Whether a process that is not ready lacked a core; if so, it gets this time in addition.
 
-        At most `_PATIENCE` times the limit is added.
+        It gets at most `_PATIENCE` times the limit.
         """
         assert self._process is not None
         held = time.monotonic() - self._held if self._held else 0.0

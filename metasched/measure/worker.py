@@ -61,10 +61,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve jobs until stdin closes."""
     parser = argparse.ArgumentParser(prog="metasched.measure.worker")
     parser.add_argument("--nice", type=int, default=0, help="nice level; below 0 if permitted")
+    parser.add_argument("--cpus", type=int, nargs="+", default=[], help="processors to run on")
     parser.add_argument("--memory", type=int, default=0, help="bytes of address space; 0: no limit")
     parser.add_argument("--preload", default="", help="module to import while nothing is to do")
     parser.add_argument("--plugin", action="append", default=[], help="plug-in file to load then")
     options = parser.parse_args(arguments)
+    if options.cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, options.cpus)
     _confine(options.nice, options.memory)
     source = os.fdopen(os.dup(0), "rb", buffering=0)
     sink = os.fdopen(os.dup(1), "wb", buffering=0)

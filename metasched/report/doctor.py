@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from metasched import config
 from metasched.codegen.openmp import REMEDY
 from metasched.cost import lightgbm_lack
+from metasched.hardware import usable_cpus
 from metasched.report.selftest import selftest
 from metasched.runtime.export import find_compiler
 from metasched.runtime.parallel import has_openmp, library_file, max_threads
@@ -128,7 +129,7 @@ def _kernel() -> Finding:
 
 
 def _cores() -> Finding:
-    usable = len(os.sched_getaffinity(0))
+    usable = len(usable_cpus())
     load = os.getloadavg()[0]
     ok = load < 0.5 * usable
     cost = "timings will be disturbed by other programs: tune on a quiet machine"

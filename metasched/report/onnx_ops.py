@@ -10,7 +10,6 @@ weights are the input S of the workloads.
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from metasched import workloads
+from metasched.hardware import usable_cpus
 from metasched.report.peer_op import PeerOp, Shape
 from metasched.workloads.quantized import ZEROS, folded_bias
 
@@ -76,7 +76,7 @@ class _Graph:
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid(_OWN, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = len(os.sched_getaffinity(0))
+        options.intra_op_num_threads = len(usable_cpus())
         providers = ["CPUExecutionProvider"]
         return runtime.InferenceSession(model.SerializeToString(), options, providers)
 

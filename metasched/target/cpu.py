@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import re
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from metasched.hardware import (
     native_cpu,
     native_features,
     usable_cores,
+    usable_cpus,
 )
 from metasched.target.description import (
     Target,
@@ -126,7 +126,7 @@ class Cpu(Target):
 
     def timed_here(self) -> str | None:
         """None when this process may use as many processors as the target has cores."""
-        there = len(os.sched_getaffinity(0))
+        there = len(usable_cpus())
         if self.num_cores <= there:
             return None
         return (

@@ -154,3 +154,27 @@ def test_with_lightgbm_trees_learn():
         warnings.simplefilter("error")
         assert type(COST_MODELS.get("lightgbm")(0)) is LightGBMModel
     assert boosting().Regression is Regression
+
+
+BOUND = """
+import os, numpy, metasched
+from metasched.hardware import usable_cpus
+from metasched.measure.process import Worker
+mask, source = os.sched_getaffinity(0), '''
+@T.prim_func
+def main(A: T.Buffer((64,), "int32")):
+    for i in T.parallel(64):
+        A[i] = A[i] + 1
+'''
+metasched.build(metasched.parse(source))(numpy.zeros(64, "int32"))
+worker = Worker("w")
+given = worker.run("os:sched_getaffinity", 0, limit=5).value
+print(len(os.sched_getaffinity(0)), usable_cpus() == mask == given)
+worker.close()
+"""
+
+
+@pytest.mark.skipif(not openmp.openmp_runtime(), reason="needs an OpenMP runtime")
+def test_a_bound_main_thread_hides_no_processors(tmp_path):
+    done = finished(["-c", BOUND], {**os.environ, "OMP_PROC_BIND": "true"}, tmp_path)
+    assert done.stdout.split() == ["1", "True"], done.stderr
