@@ -218,6 +218,7 @@ def _machine(given: Target | str | Mapping[str, Any], *, timed: bool) -> Target:
 
 def require_timed_here(target: Target) -> None:
     """Nothing when candidates can be timed on this machine; TargetError that says what it takes."""
+    space_of(target)
     reason = target.here()
     if reason is not None:
         raise TargetError(

@@ -56,7 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     peak = device_of(target).peak(target, target.num_cores)
     if peak is None:
-        raise MetaschedError(f"bench needs a peak rate; the device of {target.key} reports none")
+        raise MetaschedError(
+            f"bench prints shares of a peak rate, and the device of {target.key} reports none; "
+            "`metasched tune` needs none"
+        )
     rows: list[dict[str, Any]] = []
     interrupted = False
     with tempfile.TemporaryDirectory() as scratch:

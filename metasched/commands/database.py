@@ -12,6 +12,7 @@ from typing import Any
 
 from metasched import config
 from metasched.commands.names import HELP
+from metasched.commands.source import add_plugin, run_plugins
 from metasched.cost import boosting
 from metasched.cost.quality import Quality, held_out
 from metasched.database.record import Record, TraceFile
@@ -38,6 +39,7 @@ def add_to(commands: Any) -> None:
         "--quality", action="store_true", help="rank quality of the model on held-out tasks"
     )
     parser.add_argument("--write-prior", metavar="FILE", help="train a prior on every record")
+    add_plugin(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
@@ -45,6 +47,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the fastest trials of each workload, or measure and train models on the stored
     trials."""
+    run_plugins(arguments)
     words = arguments.words
     if words[:1] == ["import"]:
         return _import(words[1:], arguments)

@@ -9,6 +9,7 @@ from typing import Any
 
 from metasched import config
 from metasched.commands.names import HELP
+from metasched.commands.source import add_plugin, run_plugins
 from metasched.database.store import Store
 from metasched.errors import ExportError, MetaschedError
 from metasched.files import atomic_write
@@ -22,12 +23,14 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("report", help=HELP["report"])
     parser.add_argument("work_dir", nargs="?", help="folder of the database and the event log")
     parser.add_argument("-o", "--output", help="the file to write (default WORK_DIR/report.html)")
+    add_plugin(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and print where it is."""
+    run_plugins(arguments)
     folder = Path(config.load(work_dir=arguments.work_dir).work_dir)
     if not folder.is_dir():
         raise MetaschedError(f"there is no folder {folder}")

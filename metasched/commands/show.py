@@ -50,8 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the program or the trace file in the form that `--what` names."""
     run_plugins(arguments)
     if arguments.target is not None and arguments.what == "script":
-        what = "--what llvm and --what asm, passes and autoscheduled"
-        raise MetaschedError(f"--target needs {what}; a script does not depend on the target")
+        raise MetaschedError(
+            "--target is for --what autoscheduled, passes, llvm and asm; a script is the same for "
+            "each target"
+        )
     if arguments.program.endswith(".json"):
         if arguments.what != "script":
             raise MetaschedError(f"--what {arguments.what} needs a program, not a trace")
@@ -89,8 +91,10 @@ def _code(func: PrimFunc, target: Target, what: str) -> str:
     if isinstance(target, Cpu) and target.here() is not None:
         compiled = compile_func(func, target)
         return compiled.llvm_ir if what == "llvm" else compiled.asm()
-    kernel = build(func, target)
-    return str(kernel.llvm_ir if what == "llvm" else kernel.asm)
+    text: str | None = getattr(build(func, target), {"llvm": "llvm_ir"}.get(what, what), None)
+    if text is None:
+        raise MetaschedError(f"kernels for targets of kind {target.kind!r} have no {what} text")
+    return text
 
 
 def _show_autoscheduled(programs: Sequence[Program], target: Target, as_json: bool) -> int:

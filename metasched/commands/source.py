@@ -45,7 +45,15 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", help="native (default), a tag, or features; see `metasched targets`"
     )
-    parser.add_argument("--plugin", action="append", help="Python file that is run first")
+    add_plugin(parser)
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument that names plug-in files, for commands without a target as well."""
+    parser.add_argument(
+        "--plugin", metavar="FILE.py", action="append",
+        help="plug-in file, which is run first; may be repeated",
+    )  # fmt: skip
 
 
 def run_plugins(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from typing import Any
 
 from metasched.commands.names import HELP
+from metasched.commands.source import add_plugin, run_plugins
 from metasched.hardware import CPU_FEATURES, KNOWN_FEATURES
 from metasched.report.tables import columns
-from metasched.target import TARGETS, Cpu, Gpu, Target
+from metasched.target import KINDS, TARGETS, Cpu, Gpu, Target
 
 OPTIONS = {
     "mcpu": "LLVM's name of the processor",
@@ -27,21 +29,25 @@ OPTIONS = {
 def add_to(commands: Any) -> None:
     """Declare the command."""
     parser = commands.add_parser("targets", help=HELP["targets"])
+    add_plugin(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the targets, then the options and features that make other targets."""
-    rows = [_row(text) for text in _texts()]
+    run_plugins(arguments)
+    rows, kinds = [_row(text) for text in _texts()], _other_kinds()
     if arguments.json:
-        data = {"targets": rows, "options": OPTIONS, "features": KNOWN_FEATURES}
+        data = {"targets": rows, "options": OPTIONS, "features": KNOWN_FEATURES, "kinds": kinds}
         print(json.dumps(data))
         return 0
     shown = [("ok" if r["runs_here"] else "--", r["target"], r["about"], r["why"]) for r in rows]
     print(columns(shown))
     print('\nOptions, as in "llvm -mcpu=znver4 -num-cores=8":')
     print(columns([(f"-{name}=", meaning) for name, meaning in OPTIONS.items()]))
+    for kind, options in kinds.items():
+        print(f"\nOptions of {kind}: {' '.join(f'-{name}=' for name in options)}")
     for arch, names in KNOWN_FEATURES.items():
         print(f"\nFeatures of {arch}, for -mattr=+NAME,-NAME: {' '.join(sorted(set(names)))}")
     return 0
@@ -56,7 +62,21 @@ def _texts() -> list[str]:
         for arch, names in CPU_FEATURES.items()
         for name in names
     ]
-    return ["native", *texts, *TARGETS.names()]
+    return ["native", *texts, *TARGETS.names(), *_other_kinds()]
+
+
+def _other_kinds() -> dict[str, list[str]]:
+    """The options of each kind that a plug-in declares: the numbers and texts of its class."""
+    plain = ("int", int, "str", str)
+    classes = {KINDS.get(name) for name in KINDS} - {Cpu, Gpu}
+    return {
+        KINDS.name_of(each) or each.__name__: [
+            field.name.replace("_", "-")
+            for field in dataclasses.fields(each)
+            if field.type in plain and field.name not in ("kind", "model")
+        ]
+        for each in classes
+    }
 
 
 def _row(text: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from metasched.files import atomic_write, path_of, read_json
 from metasched.measure.candidate import Status
 from metasched.target import Target
 
+_WRAPPED = "Value error, "  # pydantic's prefix of the message of a validator
 SCHEMA_VERSION = 1  # of records and trace files; a reader accepts every version up to its own
 
 
@@ -159,7 +160,8 @@ class Measured(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             problems = [
-                f"field {clipped(_path(e['loc']))}: {clipped(e['msg'])}" for e in error.errors()[:3]
+                f"field {clipped(_path(e['loc']))}: {clipped(e['msg'].removeprefix(_WRAPPED))}"
+                for e in error.errors()[:3]
             ]
             raise cls.ERROR(f"{source}: {'; '.join(problems)}") from None
 

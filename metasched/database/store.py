@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from metasched.database.record import SCHEMA_VERSION, Record, tool_version
-from metasched.errors import DatabaseError, clipped, words
+from metasched.errors import DatabaseError, brief, clipped, words
 from metasched.files import read_json
 from metasched.measure.candidate import Status
-from metasched.target import Target
+from metasched.target import KINDS, OF_A_PLUGIN, Target
 
 _APPLICATION = 0x4D534348  # "MSCH": SQLite's application id of metasched's files
 _LOST = ("malformed", "not a database", "file is encrypted")
@@ -190,7 +190,9 @@ class Store:
         found = []
         for (text,) in rows:
             try:
-                found.append(Target.of(read_json(text)))
+                stored = read_json(text)
+                if not self._is_of_unknown_kind(stored):
+                    found.append(Target.of(stored))
             except (TypeError, ValueError) as error:
                 self._leave_out(f"a target of workload {clipped(workload_hash)}", error)
         return found
@@ -225,18 +227,29 @@ class Store:
                     raise ValueError("its checksum is of other data")
                 data.update(workload_hash=key, workload=script, workload_name=name or "")
                 data["target"] = read_json(target)
+                if self._is_of_unknown_kind(data["target"]):
+                    continue
                 found.append(Record.from_data(data, source=f"record {number}"))
             except (TypeError, ValueError, DatabaseError) as error:
                 self._leave_out(f"record {number}", error)
         return found
 
+    def _is_of_unknown_kind(self, target: Any) -> bool:
+        """Whether no target kind has the name in a stored target; a warning names it once."""
+        kind = target.get("kind") if isinstance(target, dict) else None
+        if not isinstance(kind, str) or kind in KINDS:
+            return False
+        self._warn_once(f"records for targets of kind {brief(kind)} are left out; {OF_A_PLUGIN}")
+        return True
+
     def _leave_out(self, what: str, why: Exception | str) -> None:
         """Warn of a damaged record, once."""
-        if what not in self._named:
-            self._named.add(what)
-            warnings.warn(
-                f"{self.path}: {what} is damaged and left out: {clipped(str(why))}", stacklevel=4
-            )
+        self._warn_once(f"{what} is damaged and left out: {clipped(str(why))}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._named:
+            self._named.add(text)
+            warnings.warn(f"{self.path}: {text}", stacklevel=5)
 
     def _query(self, sql: str, values: Sequence[Any]) -> list[Any]:
         try:

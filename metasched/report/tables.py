@@ -89,7 +89,8 @@ def tune_data(
 def tune_text(result: TuneResult, peer: float | None = None, over: float | None = None) -> str:
     """The summary that ends `metasched tune`; `peer` and `over` as in `tune_data`."""
     peak = result.peak_gflops()
-    lines = [f"{result.workload} on {result.target.key}, {result.threads} threads"]
+    threads = f", {result.threads} threads" if result.threads else ""
+    lines = [f"{result.workload} on {result.target.key}{threads}"]
     best = result.best
     if best is None:
         lines.append(f"  no candidate was {'right' if result.trials else 'measured'}")

@@ -31,6 +31,7 @@ _ALIASES = {
 }  # fmt: skip
 _IGNORED = frozenset({"keys", "host", "libs", "tag"})
 _LARGEST = 1 << 48  # of every other number: the largest cache or memory that a field may name
+OF_A_PLUGIN = "if a plug-in file declares it, name the file (`plugins=`, --plugin)"
 Kind = TypeVar("Kind", bound="type[Target]")
 
 
@@ -80,7 +81,9 @@ class Target:
 
     def runs(self, other: Target) -> str | None:
         """None when code made for `other`, of the same kind, runs on this target, else why not."""
-        return None if self._identity() == other._identity() else "it is another machine"
+        if self._identity() == other._identity():
+            return None
+        return f"it was made for another machine: {', '.join(self.differences(other))}"
 
     def here(self) -> str | None:
         """None when this process can run code for this target, else the reason in words."""
@@ -155,7 +158,10 @@ class Target:
     def supports(self, other: Target) -> str | None:
         """None when code made for `other` can run on this target, else the reason in words."""
         if self.kind != other.kind:
-            return f"it was made for kind {other.kind!r}, this target is {self.kind!r}"
+            return (
+                f"it was made for kind {other.kind!r}, this target is {self.kind!r}; "
+                "name its target (`target=`, --target)"
+            )
         return self.runs(other)
 
     def require_here(self, *, timed: bool = False) -> None:
@@ -235,7 +241,9 @@ def _from_text(text: str) -> Target:
         return TARGETS.get(text)
     if not words or words[0] not in KINDS:
         names = ["native", *KINDS, *TARGETS.names()]
-        raise TargetError(f"no target is called {brief(text)}{near_names(text, names)}")
+        raise TargetError(
+            f"no target is called {brief(text)}{_remedy((words or [text])[0], names)}"
+        )
     if len(words) == 1:
         return KINDS.get(words[0]).alone() or _from_mapping({"kind": words[0]})
     options: dict[str, Any] = {"kind": words[0]}
@@ -277,7 +285,7 @@ def _from_mapping(data: Mapping[str, Any]) -> Target:
 
 def _kind_of(kind: Any) -> type[Target]:
     if not isinstance(kind, str) or kind not in KINDS:
-        raise TargetError(f"no target kind is called {brief(kind)}{near_names(str(kind), KINDS)}")
+        raise TargetError(f"no target kind is called {brief(kind)}{_remedy(kind, KINDS)}")
     return KINDS.get(kind)
 
 
@@ -324,6 +332,13 @@ def changed_features(base: Iterable[str], value: Any) -> set[str]:
 
 def _all_features() -> list[str]:
     return [name for names in KNOWN_FEATURES.values() for name in names]
+
+
+def _remedy(name: object, names: Iterable[str]) -> str:
+    """Names like an unknown one, or, without any, where its declaration may be."""
+    if not isinstance(name, str):
+        return ""
+    return near_names(name, names) or f"; {OF_A_PLUGIN}"
 
 
 def near_names(name: str, names: Iterable[str]) -> str:

@@ -157,7 +157,7 @@ def test_a_trace_of_another_machine_is_a_miss(cli, tuned, target):
 
 def test_the_target_may_come_from_the_environment(cli, tuned, monkeypatch):
     monkeypatch.setenv("METASCHED_TARGET", "cuda")
-    refused(cli("tune", *GMM), "no code generation for GPUs")
+    refused(cli("tune", *GMM), "no default space for targets of kind")
     refused(cli("build", tuned.trace, "-o", "out"), "this target is 'cuda'")
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import metasched as ms
+from metasched.cli import main
 from metasched.errors import TargetError
 from metasched.kinds import default_trace
 from metasched.registry import load_plugin, taken_back
@@ -76,16 +79,48 @@ def test_replaying_processes_load_the_plug_in(tmp_path, monkeypatch):
     assert tuned(tmp_path / "work", 4096, trials=12).best is not None  # a warning would be an error
 
 
-def test_the_command_tunes_for_it(tmp_path):
+MISSING = "if a plug-in file declares it, name the file"
+HERE = "--plugin PLUGIN"
+LIKE = f"{HERE} --target 'engine -scratch=2048'"
+# What each command says of the engine: its words, its exit code, and a text that it prints.
+AFTER_TUNING = {
+    f"replay TRACE program.py:product {LIKE}": (0, "engine.cycles"),
+    f"replay TRACE program.py:product {HERE}": (0, "made for kind 'engine', this target is 'cpu'"),
+    f"replay TRACE program.py:product {HERE} --target engine": (0, "scratch 2048 instead of 4096"),
+    "replay TRACE program.py:product": (2, f"no target kind is called 'engine'; {MISSING}"),
+    f"build TRACE -o out {LIKE}": (2, "no files are made for targets of kind 'engine'"),
+    f"show TRACE {HERE}": (0, "instruction engine.product_8x8x8"),
+    f"show program.py:product --what asm {LIKE}": (2, "kind 'engine' have no asm text"),
+    f"show program.py:product --what passes {LIKE}": (2, "there are no passes for targets of kind"),
+    f"show program.py:product {LIKE}": (2, "--target is for --what autoscheduled"),
+    f"bench gmm {LIKE}": (2, "`metasched tune` needs none"),
+    f"targets {HERE}": (0, "Options of engine: -triple= -mcpu= -num-cores= -scratch= -memory="),
+    f"db work {HERE}": (0, "#0"),
+    f"report work {HERE}": (0, "report.html"),
+    "db work": (0, MISSING),
+}
+
+
+def test_the_commands_tune_and_serve_it(tmp_path, monkeypatch, capsys):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [
         sys.executable, "-m", "metasched", "tune", "program.py:product", "--plugin", str(PLUGIN),
-        "--target", "engine -scratch=2048", "--trials", "12", "--json",
+        "--target", "engine -scratch=2048", "--trials", "12", "--work-dir", "work", "--json",
     ]  # fmt: skip
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     data = json.loads(ran.stdout)
     assert data["best"]["peak_fraction"] is None and data["speedup_over_default"] > 8
+    monkeypatch.chdir(tmp_path)
+    trace = str(tmp_path / data["best"]["trace"])
+    for words, (code, text) in AFTER_TUNING.items():
+        with taken_back(always=True), warnings.catch_warnings():
+            warnings.simplefilter("always")
+            given = [{"TRACE": trace, "PLUGIN": str(PLUGIN)}.get(w, w) for w in shlex.split(words)]
+            assert main(given) == code, words
+            said = capsys.readouterr()
+            assert text in said.out + said.err and "damaged" not in said.err, words
+    assert "records for targets of kind 'engine' are left out" in said.err
 
 
 def test_a_kind_that_no_plug_in_brought_is_refused():

@@ -34,7 +34,7 @@ def test_a_kind_without_a_default_schedule_or_a_device():
 
 
 COMMANDS = {
-    "tune": "candidates for .* cannot be timed here: there is no code generation for GPUs",
+    "tune": "there is no default space for targets of kind 'cuda'; kinds with one: cpu",
     "bench --against numpy": "cannot be loaded here: there is no code generation for GPUs",
     "build -o out": "there is no default space for targets of kind 'cuda'; kinds with one: cpu",
     "show --what autoscheduled": "there is no default space for targets of kind 'cuda'; kinds",

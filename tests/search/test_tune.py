@@ -263,7 +263,7 @@ def test_a_trace_for_another_machine_is_an_explained_miss(tmp_path):
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        ("nvidia/nvidia-h100", "no code generation for GPUs"),
+        ("nvidia/nvidia-h100", "no default space for targets of kind"),
         ("llvm -mtriple=riscv64-linux-gnu", "made for riscv64"),
         ({**Target.native().to_json(), "num_cores": 8000}, "the target has 8000 cores"),
     ],
