@@ -38,6 +38,7 @@ from metasched.space.modules.overlapped_tiling import OverlappedTiling
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.pivot import Pivot
 from metasched.space.modules.prefetch import PrefetchRows
+from metasched.space.modules.ragged_tiling import RaggedTiling
 from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.modules.rfactor import AddRFactor, VectorReduction
 from metasched.space.modules.rolling_update import RollingUpdate
@@ -91,6 +92,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorReduction(bits, cpu.vector_registers),
         VectorScan(bits, cores=cpu.num_cores),
         Scatter(cpu.num_cores, bits),
+        RaggedTiling(bits, cpu.vector_registers, cpu.num_cores),
         VectorUpdate(bits),
         Pivot(cpu.num_cores, bits),
         Wavefront(cpu.num_cores),

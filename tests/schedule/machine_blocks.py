@@ -87,6 +87,24 @@ def skip_unused(p: Player) -> None:
     p.sch.skip_unused(p.loop())
 
 
+def ragged_tile(p: Player) -> None:
+    """Rows of a product in tiles, of which the common steps update a copy."""
+    block = p.handle(p.pick(p.realizes()))
+    loops = p.sch.get_loops(block)
+    if len(loops) < 3:
+        p.nothing()
+    rows, columns, steps = loops[-3:]
+    p.sch.reorder(columns, rows)
+    _, row = p.sch.split(rows, [None, 2 + p.number(3)])
+    first, second = p.sch.cut_loop(steps, row)
+    p.sch.fission(row)
+    for part in (first, second):
+        loops = p.sch.get_loops(p.sch.get_child_blocks(part)[0])
+        if p.number(4):
+            p.sch.reorder(loops[-1], loops[-2])
+            p.sch.cache_update(loops[-1], "local")
+
+
 BLOCK_OPS = {
     "fission": (4, of_loops("fission")),
     "decompose_scan": (4, of_loops("decompose_scan")),
@@ -95,6 +113,7 @@ BLOCK_OPS = {
     "privatize_reduction": (4, of_updates("privatize_reduction")),
     "overcompute_box": (8, overcompute_box),
     "skip_unused": (8, skip_unused),
+    "ragged_tile": (8, ragged_tile),
     "blockize": (8, blockize),
     "merge": (5, merge),
     "skew": (5, skew),

@@ -268,6 +268,29 @@ def solves(rng: random.Random) -> str:
     return text + _lines(depth, f"{row} = {row} * A[i, i]")
 
 
+def ragged_products(rng: random.Random) -> str:
+    """Rows of a product whose number of steps depends on the row, also in place."""
+    n, m, dtype = rng.randint(3, 8), rng.randint(1, 5), rng.choice(["int32", "int64"])
+    span = rng.choice(["range(i)", f"range(i + 1, {n})", "range(i + 1)", f"range({n} - i)",
+                       f"range(i // 2, {n})"])  # fmt: skip
+    source = rng.choice(["B", "C", "C"])
+    text = _head(
+        *[f'{b}: T.Buffer(({n}, {s}), "{dtype}")' for b, s in zip("ABC", (n, m, m), strict=True)]
+    )
+    text += _lines(1, f"for i, j in T.grid({n}, {m}):")
+    if rng.random() < 0.3:
+        text += _lines(2, 'with T.block("before"):', '    vi, vj = T.axis.remap("SS", [i, j])')
+        text += _lines(3, "B[vi, vj] = B[vi, vj] * 3")
+    text += _lines(2, f"for k in {span}:", '    with T.block("product"):')
+    text += _lines(4, 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])')
+    factor = rng.choice(["A[vk, vi]", "A[vi, vk]"])
+    text += _lines(4, f"B[vi, vj] = B[vi, vj] {rng.choice('+-')} {factor} * {source}[vk, vj]")
+    if rng.random() < 0.5:
+        text += _lines(2, 'with T.block("after"):', '    vi, vj = T.axis.remap("SS", [i, j])')
+        text += _lines(3, "B[vi, vj] = B[vi, vj] * 2")
+    return text
+
+
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
     scatters: (
@@ -284,6 +307,7 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     shifted_products: ("expand_reduction", "privatize_reduction", "tile", "widen_dtype"),
     narrow: ("widen_dtype", "compute_at", "compute_inline", "rfactor"),
     solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),
+    ragged_products: ("cache_update", "cut_loop", "ragged_tile", "ragged_tile", "fission"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
 }
 """Each family with the operations of the machine that it is made for."""

@@ -220,6 +220,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),
         lambda s: s.loop_partition(s.get_loops("B")[0], [2, None]),
     ),
+    "cache_update": (
+        program(nest("k:8 i:4", "B", "X[vi] = X[vi] + A[vi, vk]"), A="4, 8", X="4"),
+        lambda s: s.cache_update(s.get_loops("B")[0], "local"),
+    ),
     "cut_loop": (
         program(
             "    for i, j in T.grid(4, 4):\n"

@@ -105,6 +105,16 @@ def skewed_rows(sch: Schedule) -> None:
     sch.parallel(i)
 
 
+@T.prim_func
+def matrix_rows(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6, 4), "int32")):
+    for i, k in T.grid(2, 6):
+        for r, j in T.grid(2, 4):
+            with T.block("product"):
+                vi = T.axis.spatial(4, i * 2 + r)
+                vj, vk = T.axis.remap("SR", [j, k])
+                B[vi, vj] += A[vi, vk]
+
+
 def of_square(sch: Schedule) -> None:
     """A triangle as a square in tiles, of which those outside of the triangle are left out."""
     sch.overcompute_box("X")
@@ -320,6 +330,10 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "cache_index": (gather, lambda s: s.cache_index("B", "local")),
     "cache_inplace": (update, lambda s: s.cache_inplace("A", 0, "local")),
     "cache_read": (matmul, lambda s: s.cache_read("C", "A", "local")),
+    "cache_update": (
+        matrix_rows,
+        lambda s: s.cache_update(s.get_loops("product")[1], "local"),
+    ),
     "cache_write": (matmul, lambda s: s.cache_write("C", 0, "local")),
     "compute_at": (elementwise, around("B", "compute_at", preserve_unit_loops=True)),
     "compute_inline": (elementwise, lambda s: s.compute_inline("B")),

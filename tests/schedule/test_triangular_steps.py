@@ -146,8 +146,9 @@ def test_a_loop_is_cut_where_the_loop_around_it_starts():
     [
         ("i * 4", 1, "empty-part", "one part of k would always be empty"),
         ("j", 1, "empty-part", "one part of k would always be empty"),
-        ("10 - j", 1, "no-common-part", "ends before 10, where k would be cut"),
-        ("5, i * 4 + j + 1", 1, "no-common-part", r"starts after i \* 4 \+ 1"),
+        ("10 - j", 1, "no-common-part", "every iteration of j runs the same iterations of k"),
+        ("5, i * 4 + j + 1", 1, "no-common-part", r"up to i \* 4 \+ 1 or from i \* 4 \+ 1 on"),
+        ("12 - j, 14 - j", 1, "no-common-part", "up to 14 or from 9 on"),
         ("i * 4 + j", 2, "not-around", "the loop k does not stand around k"),
     ],
 )
@@ -155,6 +156,52 @@ def test_a_loop_that_has_no_common_part(ends, around, reason, message):
     sch = Schedule(parse(NESTS.format(ends=ends)))
     loops = sch.get_loops("B")
     check_refused(sch, lambda: sch.cut_loop(loops[2], loops[around]), reason, message)
+
+
+def test_a_loop_is_cut_where_the_last_iteration_of_the_loop_around_it_starts():
+    sch = Schedule(parse(NESTS.format(ends="i * 4 + j, 20")))
+    before = sch.func
+    _, j, k = sch.get_loops("B")
+    parts = sch.cut_loop(k, j)
+    starts = [show_expr(sch.get(part).min) for part in parts]
+    assert starts == ["i * 4 + j", "i * 4 + 3"]
+    check_transform(before, sch)
+
+
+def test_a_loop_is_cut_after_a_number_of_iterations():
+    sch = Schedule(parse(NESTS.format(ends="i + 2, i + 9")))
+    before = sch.func
+    count = sch.sample_categorical([4], [1.0])
+    loop = sch.get_loops("B")[2]
+    first, second = sch.cut_loop(loop, count + 1)
+    assert [sch.get(part).extent.value for part in (first, second)] == [5, 2]
+    check_transform(before, sch)
+    sch = Schedule(before)
+    loop = sch.get_loops("B")[2]
+    for wrong in (-1, 8):
+        message = "the loop k is not proved to have"
+        check_refused(sch, lambda n=wrong: sch.cut_loop(loop, n), "bad-count", message)
+    for empty in (0, 7):
+        message = "one part of k would always be empty"
+        check_refused(sch, lambda n=empty: sch.cut_loop(loop, n), "empty-part", message)
+
+
+def test_a_triangle_without_completions_changes_its_loops():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((9, 9), "int32"), C: T.Buffer((9,), "int32")):
+    for i in range(9):
+        for k in range(i):
+            with T.block("add"):
+                vk, vi = T.axis.remap("SR", [k, i])
+                C[vk] = C[vk] * 2 + A[vi, vk]
+""")
+    )
+    before = sch.func
+    outer, later = sch.right_looking(sch.get_loops("add")[0])
+    assert [show_expr(sch.get(later).min), sch.get(outer).extent.value] == ["i + 1", 9]
+    check_transform(before, sch)
 
 
 def test_a_block_with_buffers_of_its_own_is_not_copied():

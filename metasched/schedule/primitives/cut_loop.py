@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from metasched.arith.analyzer import Analyzer
+from metasched.errors import brief
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import as_expr
+from metasched.ir.expr import Expr, as_expr
 from metasched.ir.stmt import Block, Break, For, Stmt, evolve, seq
-from metasched.ir.visit import blocks_of, fresh_copy, substitute, transform
+from metasched.ir.visit import blocks_of, free_vars, fresh_copy, substitute, transform
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import refuse_jumps, require_plain_loop, require_serial
+from metasched.schedule.checks import (
+    refuse_jumps,
+    require_plain_loop,
+    require_serial,
+    require_steady_ends,
+)
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import ranges_of
@@ -16,17 +22,19 @@ from metasched.schedule.state import State
 
 
 @primitive(of_loop=ways.with_loops_around)
-def cut_loop(state: State, loop: LoopRV, around: LoopRV) -> list[LoopRV]:
-    """Cut `loop` at the first value of its end over all iterations of `around`; returns both parts.
+def cut_loop(state: State, loop: LoopRV, around: LoopRV | int | Expr) -> list[LoopRV]:
+    """Cut `loop` in two parts, which follow each other; returns both.
 
-    The end of `loop` grows with `around`, as in a triangle. The first part has the iterations that
-    run in each iteration of `around`, so its range no longer depends on `around`; the second part
-    has the rest. (Exo calls the step cut_loop.) The second part runs copies of the blocks.
+    With a number, the first part has that many iterations. With a loop around, one part has the
+    iterations that run in each iteration of `around`, so its range no longer depends on `around`;
+    the other part has the rest, as the triangle of a tile. If the end of `loop` grows with
+    `around`, the common part comes first; if the start grows, it comes last. (Exo calls the step
+    cut_loop.) The second part runs copies of the blocks.
 
     requires  a serial loop without annotation, thread binding and break, with no block below that
-              has an init or buffers of its own; `around` stands around it, and its first iteration
-              has the smallest end of `loop`; the start of `loop` is never above this end;
-              no part that is always empty
+              has an init or buffers of its own; a number of iterations that the loop has; or a loop
+              around it whose first iteration has the smallest end, or whose last iteration has the
+              largest start; no iteration without common part; no part that is always empty
     rewrite   for i, j in T.grid(4, 4): for k in range(i + j): B(k)
               ->
               for i, j in T.grid(4, 4):
@@ -34,27 +42,15 @@ def cut_loop(state: State, loop: LoopRV, around: LoopRV) -> list[LoopRV]:
                   for k_1 in range(i, i + j): B_cut(k_1)
     """
     node = require_plain_loop(state, loop, from_zero=False)
-    outer = state.loop(around)
     require_serial(state, node)
     refuse_jumps(state, node, Break)
-    above = state.loops_above(node)
-    if outer not in above:
-        raise state.error(
-            "not-around", f"the loop {outer.var.name} does not stand around {node.var.name}", node
-        )
     _refuse_reductions(state, node)
-    end = node.min + node.extent
-    place = Analyzer().simplify(substitute(end, {outer.var: outer.min}))
-    known = Analyzer(ranges_of(above))
-    for low, high, what in ((node.min, place, "starts after"), (place, end, "ends before")):
-        if not known.prove(low <= high):
-            raise state.error(
-                "no-common-part",
-                f"it is not proved that no iteration of {outer.var.name} {what} "
-                f"{show_expr(place)}, where {node.var.name} would be cut",
-                node,
-                hint="take a loop that adds to the end of the loop",
-            )
+    require_steady_ends(state, [node])
+    place = _common(state, node, state.loop(around)) if isinstance(around, LoopRV) else _count(
+        state, node, around
+    )  # fmt: skip
+    known = Analyzer(ranges_of(state.loops_above(node)))
+    end = Analyzer().simplify(node.min + node.extent)
     if known.equal(place, end) or known.equal(node.min, place):
         what = f"one part of {node.var.name} would always be empty"
         raise state.error("empty-part", what, node)
@@ -64,10 +60,48 @@ def cut_loop(state: State, loop: LoopRV, around: LoopRV) -> list[LoopRV]:
         body = substitute(node.body, {node.var: var})
         if number:
             body = _copied(state, body)
-        extent = known.simplify(high - low).astype(node.var.dtype)
-        parts.append(evolve(node, var=var, min=as_expr(low), extent=extent, body=body))
+        low, extent = as_expr(low).astype(node.var.dtype), known.simplify(high - low)
+        parts.append(evolve(node, var=var, min=low, extent=extent.astype(var.dtype), body=body))
     state.commit(edit.replace(node, seq(parts)))
     return state.new_loops([part.var for part in parts])
+
+
+def _count(state: State, node: For, at: int | Expr) -> Expr:
+    """The end of a first part with a given number of iterations."""
+    count = state.integer(at)
+    known = Analyzer(ranges_of(state.loops_above(node)))
+    if count is None or count < 0 or not known.prove(count <= node.extent):
+        raise state.error(
+            "bad-count", f"the loop {node.var.name} is not proved to have {brief(at)} iterations",
+            node,
+        )  # fmt: skip
+    return node.min + count
+
+
+def _common(state: State, node: For, outer: For) -> Expr:
+    """Where the iterations end, or begin, that run in each iteration of a loop around."""
+    above = state.loops_above(node)
+    if outer not in above:
+        raise state.error(
+            "not-around", f"the loop {outer.var.name} does not stand around {node.var.name}", node
+        )
+    known = Analyzer(ranges_of(above))
+    end = Analyzer().simplify(node.min + node.extent)
+    first, last = outer.min, outer.min + outer.extent - 1
+    places = [
+        Analyzer().simplify(substitute(bound, {outer.var: value}))
+        for bound, value in ((end, first), (node.min, last))
+        if outer.var in free_vars(bound)
+    ] or [end]
+    for place in places:
+        if known.prove(node.min <= place) and known.prove(place <= end):
+            return place
+    raise state.error(
+        "no-common-part",
+        f"it is not proved that every iteration of {outer.var.name} runs the same iterations of "
+        f"{node.var.name}, up to {show_expr(places[0])} or from {show_expr(places[-1])} on", node,
+        hint="take a loop that adds to the end or to the start of the loop",
+    )  # fmt: skip
 
 
 def _refuse_reductions(state: State, node: For) -> None:

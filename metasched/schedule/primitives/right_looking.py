@@ -42,11 +42,11 @@ def right_looking(state: State, loop: LoopRV) -> list[LoopRV]:
 
     `loop` begins with a loop over its earlier iterations, which updates, and goes on with
     statements that complete the iteration. Afterwards these statements come first, and a loop over
-    the later iterations updates them. Each element gets its updates in the same order. Returns both
-    loops.
+    the later iterations updates them. Each element gets its updates in the same order. Without such
+    statements, the two loops of the triangle change places. Returns both loops.
 
     requires  a serial loop without annotation, thread binding, break and continue, which holds a
-              loop over all earlier iterations and other statements after it, and nothing but loops
+              loop over all earlier iterations, maybe statements after it, and nothing but loops
               and blocks; no init below; nothing below writes what the ends of loops read; the
               updates by a later iteration and to an earlier iteration touch other elements, and so
               do an update and the completion of an iteration between the two
@@ -77,8 +77,8 @@ def right_looking(state: State, loop: LoopRV) -> list[LoopRV]:
     _require_independent(state, scope, node, inner)
     outer = state.fresh_var(node.var.name, node.var.dtype)
     later = state.fresh_var(inner.var.name, inner.var.dtype)
-    assert isinstance(node.body, SeqStmt)
-    rest = [substitute(s, {node.var: outer}) for s in node.body.items[1:]]
+    items = node.body.items if isinstance(node.body, SeqStmt) else (node.body,)
+    rest = [substitute(s, {node.var: outer}) for s in items[1:]]
     start = (outer + 1).astype(later.dtype)
     extent = Analyzer().simplify((node.min + node.extent).astype(later.dtype) - start)
     values = {node.var: later.astype(node.var.dtype), inner.var: outer.astype(inner.var.dtype)}
@@ -93,7 +93,7 @@ def _updating(state: State, node: For) -> For:
     """The loop over earlier iterations, with which the body of a loop begins."""
     items = node.body.items if isinstance(node.body, SeqStmt) else (node.body,)
     inner = items[0]
-    if len(items) > 1 and isinstance(inner, For):
+    if isinstance(inner, For):
         require_serial(state, inner)
         same = Analyzer().equal(inner.min, as_expr(node.min, inner.min.dtype))
         whole = Analyzer().equal(inner.min + inner.extent, node.var)
@@ -102,8 +102,7 @@ def _updating(state: State, node: For) -> For:
             return inner
     raise state.error(
         "no-updates",
-        f"the loop {node.var.name} does not begin with a loop over all earlier iterations, "
-        "followed by other statements",
+        f"the loop {node.var.name} does not begin with a loop over all earlier iterations",
         node,
     )
 

@@ -1,0 +1,211 @@
+"""cache_update: keeps the elements that a loop updates in a buffer of their own while it runs.
+
+    for k: for i, j in a tile: B[i, j] += f
+    ->
+    for i, j in the tile: B_local[i, j] = B[i, j]
+    for k: for i, j in the tile: B_local[i, j] += f
+    for i, j in the tile: B[i, j] = B_local[i, j]
+
+With loops over the tile that are unrolled or vectors, the copy stays in registers through the whole
+reduction, whose length may be known at run time alone.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from metasched.analysis.block import is_leaf
+from metasched.analysis.dependence import Touch, loops_below, place, touches
+from metasched.analysis.polyhedra import meet_nowhere
+from metasched.analysis.scope import Child
+from metasched.arith.affine import linear
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.linear import Linear
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int
+from metasched.ir.stmt import BlockRealize, BufferStore, For, Stmt, evolve
+from metasched.ir.visit import free_vars, loads_of, replace_loads, substitute
+from metasched.schedule import edit, ways
+from metasched.schedule.checks import (
+    confirm_kinds,
+    proof,
+    refuse_on,
+    refuse_opaque,
+    require_scope_name,
+    require_serial,
+    require_steady_ends,
+)
+from metasched.schedule.handles import BlockRV, LoopRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.cache import cache_buffer
+from metasched.schedule.primitives.new_stage import beside, stage, with_buffers
+from metasched.schedule.rebind import ranges_of
+from metasched.schedule.state import State
+
+
+@primitive(of_loop=ways.plain("local"))
+def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV]:
+    """Let the block below `loop` update a copy; returns the blocks that copy in and back.
+
+    The copies run before and after the loop, over the box of elements that the loop updates.
+    Loads of other elements of the same buffer stay as they are.
+
+    requires  a known storage scope; a serial loop, with one block below it and nothing but loops
+              between; a block without init and predicate, whose body is one store to an element
+              that its value reads; indices of this element that are sums of loops, which below
+              `loop` have constant ranges and fill a box within the buffer; other loads of the
+              buffer from outside of the box; a buffer without strides
+    rewrite   for k: for i in range(4): B(X[i] = X[i] + A[i, k])
+              ->
+              for ax0 in range(4): X_local(X_local[ax0] = X[ax0])
+              for k: for i in range(4): B(X_local[i] = X_local[i] + A[i, k])
+              for ax0 in range(4): X_local_back(X[ax0] = X_local[ax0])
+    """
+    require_scope_name(state, storage_scope)
+    node = state.loop(loop)
+    require_serial(state, node)
+    child = _alone(state, node)
+    realize, old = child.realize, child.block
+    store = _update(state, realize)
+    buffer = store.buffer
+    refuse_opaque(state, old, buffer)
+    if buffer.strides or buffer.elem_offset is not None:
+        raise state.error(
+            "strided", f"{buffer.name} has strides or an offset, which its copy would not have",
+            realize,
+        )  # fmt: skip
+    inside = loops_below(child.loops, node)
+    require_steady_ends(state, inside)
+    box = _box(state, child, inside, store)
+    _require_others_outside(state, child, inside, buffer)
+    cache = cache_buffer(state, buffer, storage_scope)
+
+    def own(load: BufferLoad) -> BufferLoad:
+        return BufferLoad(cache, load.indices) if load.indices == store.indices else load
+
+    body = BufferStore(cache, replace_loads(store.value, buffer, own), store.indices)
+    made = evolve(old, body=body)
+    reads, writes = block_access_regions(made)
+    made = evolve(made, reads=tuple(reads), writes=tuple(writes))
+    domains = list(buffer.whole().region)
+    before, first = stage(
+        state, cache.name, domains, lambda at: BufferStore(cache, BufferLoad(buffer, at), at),
+        loops=box,
+    )  # fmt: skip
+    after, second = stage(
+        state, f"{cache.name}_back", domains,
+        lambda at: BufferStore(buffer, BufferLoad(cache, at), at), loops=box, taken=[first.name],
+    )  # fmt: skip
+    above = state.loops_above(node)
+    state.commit(
+        edit.wrap(realize, lambda s: evolve(s, block=made)),
+        beside(node, [before], [after]),
+        edit.wrap(state.scope(realize).block, with_buffers(cache)),
+    )
+    confirm_kinds(state, above)
+    return [state.new_block(first.token), state.new_block(second.token)]
+
+
+def _alone(state: State, node: For) -> Child:
+    """The only block below a loop, with nothing but loops between."""
+    below = state.scope(node).under(node)
+    chain: Stmt = node
+    while isinstance(chain, For):
+        chain = chain.body
+    if len(below) != 1 or chain is not below[0].realize:
+        text = f"below {node.var.name} there is more than loops around one block"
+        raise state.error("not-a-chain", text, node)
+    return below[0]
+
+
+def _update(state: State, realize: BlockRealize) -> BufferStore:
+    """The store of a block that updates one element."""
+    block = realize.block
+    refuse_on(state, is_leaf(block), realize)
+    if realize.predicate is not TRUE:
+        raise state.error("has-predicate", f"{block.name} has a predicate", realize)
+    if block.init is not None:
+        raise state.error(
+            "has-init", f"{block.name} has an init, which sets what the loop updates", realize,
+            hint="cache_write gives a block with an init a buffer of its own",
+        )  # fmt: skip
+    store = block.body
+    if isinstance(store, BufferStore) and store.predicate is None:
+        own = BufferLoad(store.buffer, store.indices)
+        if any(load is own for load in loads_of(store.value)):
+            return store
+    raise state.error(
+        "no-update", f"the body of {block.name} is no store to an element that its value reads",
+        realize,
+    )  # fmt: skip
+
+
+def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> list[Range]:
+    """The elements that the store reaches while the loops `inside` run, as a box."""
+    values = child.realize.bindings
+    known = Analyzer(ranges_of([n for n in child.loops if n not in inside]))
+    moving = {n.var: n for n in inside}
+    used: set[Var] = set()
+    box = []
+    for index, size in zip(store.indices, store.buffer.shape, strict=True):
+        form = linear(substitute(index, values))
+        low, parts = Linear({}, form.const), []
+        for atom, c in form.terms.items():
+            if free_vars(atom).isdisjoint(moving):
+                low = low.plus(Linear({atom: c}, 0))
+                continue
+            loop = moving.get(atom) if isinstance(atom, Var) else None
+            extent = None if loop is None else as_int(loop.extent)
+            fixed = loop is not None and free_vars(loop.min).isdisjoint(moving)
+            if loop is None or extent is None or not fixed or loop.var in used:
+                raise _no_box(state, child, index)
+            used.add(loop.var)
+            low = low.plus(linear(loop.min), c)
+            parts.append((c, extent))
+        if any(c != prod(n for b, n in parts if b < c) for c, _ in parts):
+            raise _no_box(state, child, index)
+        extent = prod(n for _, n in parts)
+        start = known.simplify(_as_expr(low, index))
+        if not (known.prove(start >= 0) and known.prove(start + extent <= size)):
+            raise state.error(
+                "leaves-buffer", f"the copy of {store.buffer.name} is not proved to stay in the "
+                f"buffer where no iteration of {inside[0].var.name} runs", inside[0],
+            )  # fmt: skip
+        box.append(Range(start, as_expr(extent, start.dtype)))
+    return box
+
+
+def _as_expr(form: Linear, index: Expr) -> Expr:
+    total = as_expr(form.const, index.dtype)
+    for atom, c in form.terms.items():
+        total = total + atom.astype(index.dtype) * c
+    return total
+
+
+def _no_box(state: State, child: Child, index: Expr) -> Exception:
+    return state.error(
+        "no-box", f"the elements that {child.block.name} updates below the loop fill no box of "
+        "constant size", child.realize,
+        hint="take a loop whose inner loops over the element have constant ranges",
+    )  # fmt: skip
+
+
+@proof
+def _require_others_outside(state: State, child: Child, inside: list[For], buffer: Buffer) -> None:
+    """Refuse loads of elements that the loop updates, but for the element of the same instance."""
+    found = touches(child, frozenset({buffer}))
+    writes, reads = ([t for t in found if t.writes is side] for side in (True, False))
+    for write in writes:
+        for read in reads:
+            if not _apart(write, read, inside):
+                raise state.error(
+                    "reads-results", f"{read.show()}, perhaps an element that another iteration "
+                    f"of {inside[0].var.name} updates", child.realize,
+                    hint="take a loop inside of which these elements are final",
+                )  # fmt: skip
+
+
+def _apart(write: Touch, read: Touch, inside: list[For]) -> bool:
+    moving = {n.var for n in inside} | write.inner | read.inner
+    return meet_nowhere(place(write), place(read), (write.guards, read.guards), moving, [])

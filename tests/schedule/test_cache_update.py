@@ -1,0 +1,131 @@
+"""cache_update: a tile of updated elements in a buffer of its own; results and every refusal."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+TEXT = """
+@T.prim_func
+def f(A: T.Buffer((8, 8), "int32"), B: T.Buffer({shape}, "int32"), N: T.Buffer((8,), "int32")):
+    for i_0 in range(4):
+        for k in range({span}):
+            for i_1, j in T.grid(2, {columns}):
+                with T.block("B"):
+                    vi = T.axis.spatial({rows}, {row})
+                    vj, vk = T.axis.remap("SR", [j, k])
+                    {where}
+                    {init}
+                    B[{at}] = {value}
+"""
+
+
+def product(
+    shape: str = "(8, 4)",
+    span: str = "i_0 * 2 + 2, 8",
+    columns: str = "4",
+    row: str = "i_0 * 2 + i_1",
+    rows: int = 8,
+    where: str = "",
+    init: str = "",
+    at: str = "vi, vj",
+    value: str = "B[vi, vj] + A[vk, vi] * B[vk, vj]",
+) -> Schedule:
+    text = TEXT.format(
+        shape=shape,
+        span=span,
+        columns=columns,
+        row=row,
+        rows=rows,
+        where=where,
+        init=init,
+        at=at,
+        value=value,
+    )
+    return Schedule(parse(text), check=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"value": "A[vk, vj] - B[vi, vj] * B[vi, vj]", "span": "i_0"},
+        {"value": "B[vi, vj] + B[vi, vj + 4]", "shape": "(8, 8)"},
+        {"at": "vj * 2 + vi", "shape": "(14,)", "value": "B[vj * 2 + vi] + A[vk, vj]",
+         "span": "8"},
+        {"at": "vi * 4 + vj", "shape": "(32,)", "value": "B[vi * 4 + vj] + A[vk, vj]"},
+        {"value": "T.if_then_else(vk > 3, B[vi, vj], A[vk, vi])"},
+    ],
+)  # fmt: skip
+def test_a_tile_is_updated_in_a_copy(change):
+    sch = product(**change)
+    before = sch.mod["main"]
+    copy_in, copy_back = sch.cache_update(sch.get_loops("B")[1], "local")
+    names = [sch.get(block).name for block in (copy_in, copy_back)]
+    assert names == ["B_local", "B_local_back"]
+    cache = sch.get(copy_in).writes[0].buffer
+    assert sch.get(sch.get_block("B")).writes[0].buffer is cache
+    for block in ("B", *names):
+        sch.vectorize(sch.get_loops(block)[-1])
+    check_transform(before, sch)
+
+
+def test_a_tile_below_parallel_columns():
+    sch = product()
+    before = sch.mod["main"]
+    i_0, k, i_1, j = sch.get_loops("B")
+    sch.reorder(j, i_0, k, i_1)
+    sch.parallel(j)
+    sch.cache_update(k, "local")
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"),
+    [
+        ({"where": "T.where(j < 3)"}, "has-predicate", "B has a predicate"),
+        ({"init": "with T.init(): B[vi, vj] = 0"}, "has-init", "B has an init"),
+        ({"value": "A[vk, vi] * B[vk, vj]"}, "no-update", "is no store to an element that"),
+        ({"columns": "k", "shape": "(8, 8)"}, "no-box", "fill no box of constant size"),
+        ({"at": "vi, vi", "shape": "(8, 8)", "value": "B[vi, vi] + 1"}, "no-box", "fill no box"),
+        ({"at": "vi, N[vj]", "value": "B[vi, N[vj]] + 1"}, "no-box", "fill no box"),
+        ({"at": "vi, vj * 2", "shape": "(8, 8)", "value": "B[vi, vj * 2] + 1"}, "no-box", "no box"),
+        (
+            {"row": "i_0 * 3 + i_1", "rows": 11, "span": "i_0 - 3"},
+            "leaves-buffer",
+            "stay in the buffer where no",
+        ),
+        ({"span": "i_0 * 2 + 1, 8"}, "reads-results", r"reads B\[vk, vj\], perhaps an element"),
+    ],
+)
+def test_refusals(change, reason, message):
+    sch = product(**change)
+    loop = sch.get_loops("B")[1]
+    check_refused(sch, lambda: sch.cache_update(loop, "local"), reason, message)
+
+
+def test_a_strided_buffer_and_a_loop_with_two_blocks_are_refused():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 4), "int32"), b: T.handle):
+    B = T.match_buffer(b, (4, 4), "int32", strides=(8, 1))
+    for k in range(4):
+        for i in range(4):
+            with T.block("B"):
+                B[i, 0] = B[i, 0] + A[i, k]
+    for k in range(4):
+        with T.block("C"):
+            A[0, 0] = A[0, 0] + k
+        with T.block("D"):
+            A[1, 0] = A[1, 0] + k
+""")
+    )
+    loop = sch.get_loops("B")[0]
+    check_refused(sch, lambda: sch.cache_update(loop, "local"), "strided", "B has strides")
+    loop = sch.get_loops("C")[0]
+    message = "below k there is more than loops around one block"
+    check_refused(sch, lambda: sch.cache_update(loop, "local"), "not-a-chain", message)

@@ -1,0 +1,59 @@
+"""ragged_tiling: register tiles of updates of run-time length; right for odd sizes too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import metasched as ms
+from metasched.kinds.cpu import cpu_postprocs
+from metasched.schedule.schedule import Schedule
+from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.loop_distribution import LoopDistribution
+from metasched.space.modules.ragged_tiling import RaggedTiling
+from metasched.target import Target
+
+
+def spaces(func, cores=2):
+    modules = (LoopDistribution(), RaggedTiling(256, 16, cores))
+    return SpaceGenerator(modules).generate(func, Target.native())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "tiles"),
+    [
+        ("poly.trmm", (24, 24), 1),
+        ("poly.trmm", (23, 29), 1),
+        ("poly.symm", (21, 26), 2),
+    ],
+)
+def test_triangles_of_products_are_tiled(name, shape, tiles):
+    work = ms.workloads.get(name)
+    func, target = work.func(shape), Target.native()
+    trace = spaces(func)[0]
+    assert str(trace).count("cache_update") == tiles
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=[int(s) for s in b.shape]) for b in func.params]
+    want = [a.copy() for a in args]
+    work.reference(shape, *want)
+    for seed in range(3):
+        sch = Schedule(func, seed=seed)
+        trace.apply(sch)
+        sch.enter_postproc()
+        for postproc in cpu_postprocs(target):
+            postproc(sch, target)
+        got = [a.copy() for a in args]
+        ms.build(sch.func)(*got)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("poly.trmm", (30, 3)), ("poly.cholesky", (30,))])
+def test_what_holds_no_tile_stays_as_it_is(name, shape):
+    func = ms.workloads.get(name).func(shape)
+    assert all("cache_update" not in str(trace) for trace in spaces(func))
+
+
+def test_one_core_gets_no_parallel_columns():
+    func = ms.workloads.get("poly.trmm").func((24, 24))
+    assert "parallel" not in str(spaces(func, cores=1)[0])
