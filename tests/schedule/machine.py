@@ -58,6 +58,7 @@ class Tally:
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
     refusals: collections.Counter[str] = field(default_factory=collections.Counter)
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
+    families: collections.Counter[str] = field(default_factory=collections.Counter)
     cases: int = 0
 
 
@@ -305,6 +306,12 @@ def program(number: int) -> PrimFunc:
     return with_accumulators(func, last=number % 2 == 0) if number % 5 == 0 else func
 
 
+def kind_of_program(number: int) -> str:
+    """The name of the family of program `number`, "ordinary" outside of the families."""
+    found = family(number)
+    return "ordinary" if found is None else found.__name__
+
+
 def _program(number: int) -> PrimFunc:
     if family(number) is not None:
         return special(number)
@@ -344,6 +351,7 @@ def play(number: int, steps: Sequence[Step], tally: Tally, *, every: bool = Fals
         try:
             ops[name][1](player)
             tally.accepted[name] += 1
+            tally.families[kind_of_program(number)] += 1
             tally.kinds.update(e.kind.name for e in sch.trace.entries[length:])
         except _Nothing:
             pass
@@ -465,6 +473,9 @@ def main() -> int:
     print(f"{tally.cases} cases to {number}, {tally.accepted.total()} steps accepted, "
           f"{tally.refused.total()} refused, {failed} failures, {seconds:.0f} s")  # fmt: skip
     print("reasons:", dict(tally.reasons.most_common()))
+    print(f"{'family':32}{'accepted':>9}")
+    for name, count in sorted(tally.families.items()):
+        print(f"{name:32}{count:9}")
     print(f"{'operation':32}{'accepted':>9}{'refused':>9}")
     for name in sorted(OPS if not options.all else operations()):
         print(f"{name:32}{tally.accepted[name]:9}{tally.refused[name]:9}")
