@@ -355,3 +355,17 @@ def f(X: T.Buffer((8,), "int32"), Y: T.Buffer((8,), "int32")):
     sch = Schedule(func, check=True)
     sch.rolling_update([sch.get_loops("V")[0]], 4)
     check_transform(func, sch)
+
+
+def test_results_that_another_block_declares_to_read_are_kept():
+    text = program(
+        stage("E", "X[vi, vj] * T.float32(2)"),
+        stage("F", "X[vi, vj]").replace(
+            "            F[", "            T.reads(E[vi, vj], X[vi, vj])\n            F["
+        ),
+        outputs="F",
+    )
+    func = parse(text)
+    sch = Schedule(func)
+    sch.rolling_update([sch.get_loops(sch.get_block("E"))[1]], 4)
+    check_transform(func, sch)

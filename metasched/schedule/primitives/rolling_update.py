@@ -274,7 +274,14 @@ class _Pass:
             return False
         viewed = any(m.source.buffer is buffer for block in blocks for m in block.match_buffers)
         inside = sum(uses(m.block, buffer) for m in self.members)
-        return not viewed and uses(func.body, buffer) == inside
+        own = {*(m.block for m in self.members), *self.state.ancestors(self.members[0].top)}
+        declared_outside = any(
+            region.buffer is buffer
+            for block in blocks
+            if block not in own
+            for region in (*block.reads, *block.writes)
+        )
+        return not viewed and not declared_outside and uses(func.body, buffer) == inside
 
     def _keep_one_block(self, member: Member, place: int) -> None:
         """Keep the results of a member for one block of the axis only."""
