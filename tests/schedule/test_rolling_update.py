@@ -279,8 +279,14 @@ def test_refused_nests():
     for args, reason, message in cases:
         check_refused(sch, lambda args=args: sch.rolling_update(*args), reason, message)
     outer, _ = sch.split(m, [None, 3])
-    message = "block M has a predicate, or a loop that is not the value of one iterator"
+    message = "block M has a predicate, .*or a loop that is not the value of one iterator"
     check_refused(sch, lambda: sch.rolling_update([outer, e, s], 4), "not-plain", message)
+    guarded = program(MAXIMUM, outputs="M").replace(
+        '        with T.block("M"):', '        if i + j > 1:\n          with T.block("M"):'
+    )
+    sch = Schedule(parse(guarded))
+    loop, message = sch.get_loops("M")[1], "a statement between it and its loops"
+    check_refused(sch, lambda: sch.rolling_update([loop], 4), "not-plain", message)
 
 
 def test_overwritten_operands_are_refused():

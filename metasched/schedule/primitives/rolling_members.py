@@ -87,10 +87,12 @@ def member_of(state: State, node: For) -> Member:
     own = {loop.var for loop in chain}
     bound = [e for e in realize.iter_values if not free_vars(e).isdisjoint(own)]
     dependent = any(not own.isdisjoint(free_vars(loop.extent)) for loop in chain)
-    if realize.predicate is not TRUE or len(bound) != len(own) or set(bound) != own or dependent:
+    apart = node not in chain
+    plain = realize.predicate is TRUE and len(bound) == len(own) and set(bound) == own
+    if apart or dependent or not plain:
         raise state.error(
-            "not-plain", f"block {block.name} has a predicate, or a loop that is not the value of "
-            "one iterator", realize, hint="take the step before loops are split or fused",
+            "not-plain", f"block {block.name} has a predicate, a statement between it and its "
+            "loops, or a loop that is not the value of one iterator", realize, hint="take the step before loops are split or fused",
         )  # fmt: skip
     along = next(
         v for v, e in zip(block.iter_vars, realize.iter_values, strict=True) if e is node.var
