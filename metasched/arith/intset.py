@@ -27,11 +27,13 @@ from metasched.ir.expr import (
     Select,
     Var,
     as_int,
+    cast,
 )
 from metasched.ir.op import Call
 from metasched.ir.visit import free_vars, reads_memory, substitute
 
 Box: TypeAlias = Sequence[Range]
+_INDEX_TYPES = (DType("int32"), DType("int64"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +408,7 @@ def union_regions(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Rang
         if x is y or (x.min is y.min and x.extent is y.extent):
             result.append(x)
             continue
+        x, y = _of_one_type(x, y)
         low = an.simplify(Min(x.min, y.min))
         high = an.simplify(Max(x.min + x.extent, y.min + y.extent))
         result.append(Range(low, an.simplify(high - low)))
@@ -420,10 +423,23 @@ def intersect(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Range]:
         if x.min is y.min and x.extent is y.extent:
             result.append(x)
             continue
+        x, y = _of_one_type(x, y)
         low = an.simplify(Max(x.min, y.min))
         high = an.simplify(Min(x.min + x.extent, y.min + y.extent))
         result.append(Range(low, an.simplify(high - low)))
     return result
+
+
+def _of_one_type(x: Range, y: Range) -> tuple[Range, Range]:
+    """The ranges in one signed type, in which the ends of narrow indices do not wrap around."""
+    types = {x.min.dtype, y.min.dtype, x.extent.dtype, y.extent.dtype}
+    if len(types) == 1 and x.min.dtype in _INDEX_TYPES:
+        return x, y
+    narrow = all(t.bits < 32 or t is _INDEX_TYPES[0] for t in types)
+    wide = _INDEX_TYPES[0 if narrow else 1]
+    return Range(cast(wide, x.min), cast(wide, x.extent)), Range(
+        cast(wide, y.min), cast(wide, y.extent)
+    )
 
 
 def covers(outer: Box, inner: Box, analyzer: Analyzer | None = None) -> bool:

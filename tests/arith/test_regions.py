@@ -137,6 +137,15 @@ def test_index_loads_are_read_and_make_the_rest_whole() -> None:
     assert found(b)[0] == ["A[0:+64, vj:+1]", "T[0:+4]"]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_indices_of_several_types_are_joined(dtype: str) -> None:
+    table = Buffer.of("T", (64,), dtype)
+    value = A[table[VI], VJ] + A[3, VJ] + A[table[VJ], VJ]
+    (region, _), _ = block_access_regions(block(BufferStore(C, value, (VI, VJ))))
+    wide = "int32" if dtype == "uint8" else dtype
+    assert str(region.region[0].min.dtype) == str(region.region[0].extent.dtype) == wide
+
+
 def test_vector_indices() -> None:
     lanes = Ramp(VJ * 4, as_expr(1), 4)
     b = block(BufferStore(C, BufferLoad(A, (VI, lanes)), (VI, lanes)))
