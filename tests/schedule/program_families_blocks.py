@@ -203,9 +203,12 @@ def scans(rng: random.Random) -> str:
 def normalisations(rng: random.Random) -> str:
     """A maximum of each row, powers of two of the differences to it, and sums of these powers.
 
-    All results are exact, so that the order of the additions does not matter.
+    All results are exact, so that the order of the additions does not matter: a power and a sum of
+    powers have up to 19 binary digits each, so their products are of float64.
     """
     n, m, dtype = rng.randint(2, 4), _size(rng), rng.choice(["float32", "float64"])
+    value = rng.choice(["E[vi, vj]", "E[vi, vj] * V[vi, vj]", "V[vi, vj] * E[vi, vj] * S[vi]"])
+    dtype = "float64" if "S" in value else dtype
     text = _head(*(f'{b}: T.Buffer(({n}, {m}), "{dtype}")' for b in "XV"),
                  f'Y: T.Buffer(({n},), "{dtype}")')  # fmt: skip
     text += _lines(1, *(f'{b} = T.alloc_buffer({shape}, "{dtype}")' for b, shape in
@@ -213,7 +216,6 @@ def normalisations(rng: random.Random) -> str:
     power = f"T.exp2({rng.choice(['X[vi, vj] - M[vi]', 'X[vi, vj] * 2.0 - M[vi] * 2.0'])})"
     if rng.random() < 0.4:
         power = f"T.if_then_else(vj <= vi, {power}, T.{dtype}(0))"
-    value = rng.choice(["E[vi, vj]", "E[vi, vj] * V[vi, vj]", "V[vi, vj] * E[vi, vj] * S[vi]"])
     start = rng.choice([f'T.min_value("{dtype}")', f'T.{dtype}("-inf")'])
     stages = [
         ("M", "SR", "M[vi]", start, "T.max(M[vi], X[vi, vj])"),
