@@ -323,3 +323,18 @@ def test_results_that_lanes_cannot_hold_stay_right(program):
                 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
             ran += 1
     assert ran
+
+
+def test_an_init_without_a_reduced_axis_is_no_row_reduction():
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for i in range(64):
+        with T.block("B"):
+            vi = T.axis.spatial(64, i)
+            with T.init():
+                B[vi] = 3
+            B[vi] = B[vi] + A[vi]
+""")
+    sch = Schedule(func)
+    assert VectorReduction()(sch, sch.get_block("B")) == [sch]

@@ -95,6 +95,8 @@ class VectorReduction:
         node = realize.block
         if sch.state.parent(realize) is None or {TILED, PARTIAL} & node.annotations.keys():
             return [sch]
+        if all(v.is_spatial for v in node.iter_vars):
+            return [sch]
         scope = sch.state.scope(realize)
         if reduction(scope, node.token) is not None or not untouched(scope.child(node.token)):
             return [sch]
