@@ -130,10 +130,11 @@ def _is_assumption(value: Expr) -> bool:
 
 def _realize(stmt: BlockRealize, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]:
     block = stmt.block
-    for value in stmt.exprs:
-        yield from _loads(value, path, stack)
     if stmt.predicate is not TRUE:
+        yield from _loads(stmt.predicate, path, stack)
         path = (*path, stmt.predicate)
+    for value in stmt.iter_values:  # evaluated only where the predicate holds
+        yield from _loads(value, path, stack)
     for v, value in zip(block.iter_vars, stmt.iter_values, strict=False):
         yield from _extent(v.dom.extent, f"iterator {v.var.name} of block {block.name}", stack)
         path = (*path, (v.var, value))

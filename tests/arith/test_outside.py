@@ -109,6 +109,16 @@ def test_a_script_with_an_access_outside_is_refused_where_it_stands(name: str) -
 
 
 LEGAL = {
+    "an index in memory, bound below a predicate": (
+        """
+for i in range(8):
+    with T.block("B"):
+        vi = T.axis.spatial(4, N[i])
+        T.where(i < 4)
+        B[vi] = 1.0
+""",
+        'N: T.Buffer((4,), "int32"), B: T.Buffer((4,), "float32")',
+    ),
     "all of it": (block("A[vi, vj]"), PAIR),
     "a predicate": (block("A[vi, vj]", "i < 64", "100, 64"), PAIR),
     "padding": (block("T.if_then_else(vi >= 1, A[vi - 1, vj], T.float32(0))"), PAIR),
