@@ -209,23 +209,37 @@ def _float_floormod(e: Emitter, a: Val, b: Val) -> Val:
     """The remainder with the sign of the divisor."""
     rest = _float_mod(e, a, b)
     zero = literal(0.0, a.dtype, a.lanes)
-    negative = [compare(e, LT, v, zero) for v in (rest, b)]
-    text = f"xor {negative[0].type} {negative[0].text}, {negative[1].text}"
-    differ = e.pure(text, BOOL, a.lanes, *negative)
-    wrong = e.both(compare(e, NE, rest, zero), differ)
     none = _named(e, "llvm.copysign", a.dtype, zero, b)
     exact = select(e, compare(e, EQ, rest, zero), none, rest)
-    return select(e, wrong, binary(e, Add, rest, b), exact)
+    return select(e, _other_sign(e, rest, b), binary(e, Add, rest, b), exact)
+
+
+def _other_sign(e: Emitter, rest: Val, b: Val) -> Val:
+    """Whether a remainder is not zero and has another sign than the divisor."""
+    zero = literal(0.0, b.dtype, b.lanes)
+    negative = [compare(e, LT, v, zero) for v in (rest, b)]
+    text = f"xor {negative[0].type} {negative[0].text}, {negative[1].text}"
+    differ = e.pure(text, BOOL, b.lanes, *negative)
+    return e.both(compare(e, NE, rest, zero), differ)
 
 
 def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
-    """The exact quotient rounded down, computed from the remainder as NumPy does."""
-    rest = _float_floormod(e, a, b)
-    quotient = binary(e, Div, binary(e, Sub, a, rest), b)
+    """The exact quotient rounded down, computed from the remainder as NumPy does.
+
+    The plain quotient is the result for a zero divisor. Steps in float16 would round too often.
+    """
+    if a.dtype == "float16":
+        wide = _float_floordiv(e, convert(e, a, FLOAT32), convert(e, b, FLOAT32))
+        return convert(e, wide, a.dtype)
+    rest = _float_mod(e, a, b)
+    towards_zero = binary(e, Div, binary(e, Sub, a, rest), b)
+    below = binary(e, Sub, towards_zero, literal(1.0, a.dtype, a.lanes))
+    quotient = select(e, _other_sign(e, rest, b), below, towards_zero)
     whole = _named(e, "llvm.roundeven", a.dtype, quotient)
-    zero = literal(0.0, a.dtype, a.lanes)
-    signed = _named(e, "llvm.copysign", a.dtype, zero, binary(e, Div, a, b))
-    return select(e, compare(e, EQ, whole, zero), signed, whole)
+    zero, plain = literal(0.0, a.dtype, a.lanes), binary(e, Div, a, b)
+    signed = _named(e, "llvm.copysign", a.dtype, zero, plain)
+    result = select(e, compare(e, EQ, whole, zero), signed, whole)
+    return select(e, compare(e, EQ, b, zero), plain, result)
 
 
 _FLOAT_RULES = {

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from codegen.kernels import NATIVE, build, call
 
+from metasched.ir.dtype import DType
+
 ROWS = """
 @T.prim_func
 def main(
@@ -47,3 +49,28 @@ def test_the_reciprocal_leaves_the_loop() -> None:
     assert text.count("vdivss") == 1
     divides = text.index("vdivss")
     assert divides < text.index("fmadd")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_quotients_rounded_down_as_in_numpy(dtype: str) -> None:
+    numbers = [0.0, -0.0, 1.0, -1.5, 3, -7, -8, 1e-3, np.inf, -np.inf, np.nan, 0.1, 65504.0]
+    values = np.array(numbers).astype(DType(dtype).numpy)
+    n = len(values)
+    a, b = np.repeat(values, n), np.tile(values, n)
+    compiled = build(f"""
+@T.prim_func
+def main(A: T.Buffer(({n * n},), "{dtype}"), B: T.Buffer(({n * n},), "{dtype}"),
+         C: T.Buffer(({n * n},), "{dtype}"), D: T.Buffer(({n * n},), "{dtype}")):
+    for i in T.vectorized({n * n}):
+        C[i] = A[i] // B[i]
+    for i in range({n * n}):
+        D[i] = A[i] % B[i]
+""")
+    c, d = np.zeros_like(a), np.zeros_like(a)
+    assert call(compiled, a, b, c, d) == 0
+    with np.errstate(all="ignore"):
+        expected = a // b, a % b
+    for got, want in zip((c, d), expected, strict=True):
+        got, want = (x.astype("float64") for x in (got, want))
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(np.signbit(got)[want == 0], np.signbit(want)[want == 0])
