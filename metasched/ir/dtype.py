@@ -182,7 +182,10 @@ VOID = DType("void")
 def promote(a: DType, b: DType) -> DType:
     """The common type of two operands: floats win over integers, wider over narrower.
 
-    Raises TypeMismatchError for a pair without a common type (handles, unequal lanes).
+    Signed and unsigned integers get the signed type that holds both ranges.
+
+    Raises TypeMismatchError for a pair without a common type (handles, unequal lanes, a signed
+    integer with uint64).
     """
     if a is b:
         return a
@@ -201,10 +204,16 @@ def promote(a: DType, b: DType) -> DType:
             winner = x if x.is_float else y
     elif x.is_bool or y.is_bool:
         winner = y if x.is_bool else x
-    elif x.bits != y.bits:
+    elif x.kind == y.kind:
         winner = x if x.bits > y.bits else y
     else:
-        winner = x if x.kind == "uint" else y  # same width: unsigned wins, as in C
+        signed, unsigned = (x, y) if x.kind == "int" else (y, x)
+        bits = max(signed.bits, 2 * unsigned.bits)  # as NumPy: the type holds both ranges
+        if bits > 64:
+            raise TypeMismatchError(
+                f"{a} and {b} have no common integer type: convert one of them to the other's type"
+            )
+        winner = DType(f"int{bits}")
     return winner.with_lanes(lanes)
 
 

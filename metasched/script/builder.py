@@ -124,6 +124,15 @@ def pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     return fit(x, common), fit(y, common)
 
 
+def shifted(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+    """The operands of a shift: an unsigned number keeps its type below a signed count."""
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        x, y = a.dtype, b.dtype
+        if x.kind == "uint" and y.kind == "int" and x.bits >= y.bits:
+            return pair(a, cast(x.scalar, b))
+    return pair(a, b)
+
+
 def fit(value: Expr, dtype: DType) -> Expr:
     """`value` converted to `dtype`, a scalar repeated over its lanes."""
     if value.dtype.lanes == 1 and dtype.lanes > 1:

@@ -227,11 +227,12 @@ class Evaluator(Indexing):
         name = OPERATOR_CALLS.get(type(op))
         if name is None:
             self.fail(node, f"operator {type(op).__name__} has no meaning on expressions")
-        x, y = self.guard(node, builder.pair, a, b)
+        shifts = name in ("shift_left", "shift_right")
+        x, y = self.guard(node, builder.shifted if shifts else builder.pair, a, b)
         if name == "pow" and not x.dtype.is_float:
             return self._power(node, x, y)
         bits, shift = x.dtype.bits, as_int(y)
-        if name in ("shift_left", "shift_right") and shift is not None and not 0 <= shift < bits:
+        if shifts and shift is not None and not 0 <= shift < bits:
             self.fail(node, f"{x.dtype} is shifted by 0 to {bits - 1} bits, not by {shift}")
         if x.dtype.is_bool and name in ("bitwise_and", "bitwise_or"):
             return And(x, y) if name == "bitwise_and" else Or(x, y)

@@ -54,7 +54,11 @@ def test_types_without_numpy_type_or_range():
     ("a", "b", "common"),
     [
         ("int32", "int64", "int64"),
-        ("int32", "uint32", "uint32"),
+        ("int32", "uint32", "int64"),
+        ("int8", "uint8", "int16"),
+        ("int8", "uint16", "int32"),
+        ("int32", "uint8", "int32"),
+        ("uint64", "uint8", "uint64"),
         ("int64", "float16", "float16"),
         ("float16", "bfloat16", "float32"),
         ("float16", "float64", "float64"),
@@ -72,6 +76,8 @@ def test_no_common_type():
         promote(DType("int32x4"), DType("int32x2"))
     with pytest.raises(TypeMismatchError, match="no common type"):
         promote(DType("handle"), DType("int32"))
+    with pytest.raises(TypeMismatchError, match="no common integer type: convert one of them"):
+        promote(DType("uint64"), DType("int8"))
 
 
 def test_wrapping_is_twos_complement():
