@@ -384,6 +384,9 @@ class BodyReader(CallReader):
             store = self.scalar_store(node, self._target_name(target), value)
             if store is not None:
                 return [store]
+            if not isinstance(found, Expr):  # as in Python, its type is that of the other operand
+                self._bind(target, found)
+                return []
             scoped = self.let(node, self._target_name(target), value, None, None)
             self._bind(target, scoped.value)
             return [scoped]

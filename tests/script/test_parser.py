@@ -338,7 +338,7 @@ def test_lets():
     again = flat("x = i\nx += 1\nA[x] = 0").body
     assert isinstance(again.body, LetStmt)
     assert again.body.value is Add(again.var, IntImm("int32", 1))
-    pair = flat("x, y = i, 2\nA[x] = y").body
+    pair = flat("x, y = i, i * 2\nA[x] = T.float32(y)").body
     assert isinstance(pair, LetStmt) and isinstance(pair.body, LetStmt)
 
 
@@ -492,7 +492,7 @@ def test_new_variables_in_a_tuple_are_no_lets():
 
 
 def test_tuples_are_read_before_they_are_bound():
-    swapped = flat("x, y = 1, 2\nx, y = y, x\nA[x] = y").body
+    swapped = flat("x, y = i, i + 1\nx, y = y, x\nA[x] = T.float32(y)").body
     x, y = swapped.var, swapped.body.var
     second = swapped.body.body
     assert second.value is y and second.body.value is x
