@@ -90,8 +90,8 @@ class Writer:
     def statements(self) -> tuple[str, list[str]]:
         """The type of O and the statements that set O[i]."""
         rng = self.rng
-        rule, kinds = rng.choice([(self.integer, INTEGERS), (self.integer, INTEGERS),
-                                  (self.real, FLOATS), (self.condition, {"z": "bool"})])  # fmt: skip
+        forms = (self.integer, INTEGERS), (self.real, FLOATS), (self.condition, {"z": "bool"})
+        rule, kinds = rng.choice((*forms, forms[0]))
         out, value, lines = rng.choice(tuple(kinds.values())), rule(rng.choice((1, 1, 2, 3))), []
         if rng.random() < 0.3:
             lines.append(f"y = {value}")
@@ -147,8 +147,8 @@ def play(seed: int, *, compiled: bool) -> str:
         return "refused"
     want = [*arguments(seed), np.zeros(SIZE, out)]
     got, native = ([a.copy() for a in want] for _ in range(2))
-    names: dict[str, Any] = {"T": PythonT(), "range": lambda n: map(np.int32, range(n)),
-                             "min": _choice(min, np.minimum), "max": _choice(max, np.maximum)}  # fmt: skip
+    names: dict[str, Any] = {"T": PythonT(), "range": lambda n: map(np.int32, range(n))}
+    names |= {"min": _choice(min, np.minimum), "max": _choice(max, np.maximum)}
     exec(text, names)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

@@ -92,7 +92,8 @@ def member_of(state: State, node: For) -> Member:
     if apart or dependent or not plain:
         raise state.error(
             "not-plain", f"block {block.name} has a predicate, a statement between it and its "
-            "loops, or a loop that is not the value of one iterator", realize, hint="take the step before loops are split or fused",
+            "loops, or a loop that is not the value of one iterator", realize,
+            hint="take the step before loops are split or fused",
         )  # fmt: skip
     along = next(
         v for v, e in zip(block.iter_vars, realize.iter_values, strict=True) if e is node.var
