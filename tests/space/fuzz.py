@@ -8,16 +8,18 @@ poisoned as well; tiny ones are interpreted too, with their regions checked. All
 NumPy does.
 
     python -m tests.space.fuzz --cases 2000        a long run; failures are made smaller and printed
+    python -m tests.space.fuzz --kind kinds        random programs of `space.random_kinds` instead
+
+The schedule that autoschedule gives for a random program must compute the same as well, and each
+candidate survives as a script and as the JSON of its trace.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import ctypes
 import json
 import math
-import mmap
 import random
 import signal
 import subprocess
@@ -25,7 +27,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,18 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import ml_dtypes
 import numpy as np
 from space.chains import CHAINS
+from space.fences import Fenced, fenced_buffers, fenced_heap
+from space.random_kinds import Draw
+from space.random_kinds_more import KINDS
 from strategies import random_func
 
-from metasched.codegen import load
+from metasched.autoschedule import autoschedule
 from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.dtype import DType
+from metasched.ir.equal import assert_structural_equal
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.kinds import default_modules, default_mutators, default_postprocs
@@ -52,7 +58,7 @@ from metasched.runtime.guarded_memory import poison
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.script import script
+from metasched.script import parse, script
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 from metasched.workloads import get, names
@@ -69,8 +75,11 @@ SMALL = {  # what parameters of these names are drawn from
     "batch": (1, 1, 2, 3), "heads": (1, 2, 3, 5),
 }  # fmt: skip
 RANDOM = "random"
+MOST_SIZES = (9, 17, 33, 65)  # the largest extents of programs of `space.random_kinds`
+INTERPRETED = 17  # such a program with larger extents is compared with its machine code as written
 OPERATORS: dict[str, Workload | None] = {
-    **{name: get(name) for name in names()}, **{w.name: w for w in CHAINS}, RANDOM: None
+    **{name: get(name) for name in names()}, **{w.name: w for w in CHAINS}, RANDOM: None,
+    **dict.fromkeys(KINDS),
 }  # fmt: skip
 
 
@@ -101,7 +110,11 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """A program and a processor; `seed` draws the candidates and the data."""
+    """A program and a processor; `seed` draws the candidates and the data.
+
+    The shape of a random program is its number and, for a program of `space.random_kinds`, the
+    largest extent.
+    """
 
     seed: int
     operator: str
@@ -112,6 +125,11 @@ class Case:
     def func(self) -> PrimFunc:
         """The program; ValueError for a shape that makes none."""
         work = OPERATORS[self.operator]
+        if self.operator in KINDS:
+            number, most = self.shape
+            made = parse(KINDS[self.operator](Draw(random.Random(number), most)))
+            assert isinstance(made, PrimFunc)
+            return made
         if work is None:
             return random_func(random.Random(self.shape[0]))
         return work.func(self.shape, constant_weights=self.constant)
@@ -136,14 +154,18 @@ class Tally:
             getattr(self, name).update(counts)
 
 
-def case_of(number: int) -> Case:
-    """Case n."""
+def case_of(number: int, kinds: Sequence[str] = ()) -> Case:
+    """Case n, of all operators or of the given ones."""
     rng = random.Random(number)
-    operator = rng.choice(list(OPERATORS))
+    operator = rng.choice(kinds or [n for n in OPERATORS if n not in KINDS])
     work, target = OPERATORS[operator], rng.choice(list(TARGETS))
     while True:
         if work is None:
-            case = Case(number, operator, (rng.randrange(1 << 30),), target)
+            shape = (
+                rng.randrange(1 << 30),
+                *([rng.choice(MOST_SIZES)] if operator in KINDS else []),
+            )
+            case = Case(number, operator, shape, target)
             if all(b.constant_shape() is not None for b in case.func().buffers):
                 return case
             continue
@@ -210,76 +232,6 @@ def _descendant(made: Sequence[Trace], rng: Rng, target: Target) -> Trace:
 
 # -- running ---------------------------------------------------------------------------------------
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mmap.restype = ctypes.c_void_p
-_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_PAGE = mmap.PAGESIZE
-
-
-class Fenced:
-    """Memory that ends (or begins) where a page begins (or ends) that cannot be touched."""
-
-    def __init__(self, size: int, at_end: bool = True) -> None:
-        inside = max(1, -(-size // _PAGE)) * _PAGE
-        self.whole = inside + 2 * _PAGE
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self.base = _LIBC.mmap(None, self.whole, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-        self.start = self.base + _PAGE + (inside - size if at_end else 0)
-        self.size, self.slack = size, inside - size
-        self.canary = self.base + _PAGE if at_end else self.start + size
-        ctypes.memset(self.base, 0xFF, self.whole)
-        for page in (self.base, self.base + self.whole - _PAGE):
-            assert _LIBC.mprotect(page, _PAGE, 0) == 0
-
-    def array(self, like: np.ndarray) -> np.ndarray:
-        """The memory as an array."""
-        raw = (ctypes.c_uint8 * self.size).from_address(self.start)
-        return np.frombuffer(raw, np.uint8).view(like.dtype).reshape(like.shape)
-
-    def touched(self) -> bool:
-        """Whether what lies beside the memory was written."""
-        return ctypes.string_at(self.canary, self.slack).strip(b"\xff") != b""
-
-    def free(self) -> None:
-        _LIBC.munmap(self.base, self.whole)
-
-
-_HEAP: dict[int, Fenced] = {}
-
-
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-def _allocate(align: int, size: int) -> int:
-    # Of what a kernel asks for, at least the last 64 bytes are to spare.
-    fenced = Fenced(size - 64)
-    assert align == 64 and fenced.start % 64 == 0
-    _HEAP[fenced.start] = fenced
-    return fenced.start
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _free(pointer: int | None) -> None:
-    if pointer:
-        _HEAP.pop(pointer).free()
-
-
-@contextmanager
-def fenced_heap() -> Iterator[None]:
-    """Kernels that are linked inside get their temporary buffers fenced, and filled with NaN."""
-    real = load._address
-    own = {"aligned_alloc": _allocate, "free": _free}
-
-    def address(symbol: str) -> int:
-        found = own.get(symbol)
-        return real(symbol) if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
-
-    load._address = address
-    try:
-        yield
-    finally:
-        load._address = real
-
 
 def expected(case: Case, func: PrimFunc, task: Task) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The arguments before a call, and those after it, by NumPy or the interpreter."""
@@ -288,7 +240,9 @@ def expected(case: Case, func: PrimFunc, task: Task) -> tuple[list[np.ndarray], 
     ]  # fmt: skip
     after = [a.copy() for a in given]
     work = OPERATORS[case.operator]
-    if work is None or work.in_place:
+    if case.operator in KINDS and case.shape[1] > INTERPRETED:
+        build(func)(*after)
+    elif work is None or work.in_place:
         run(func, *after)
     else:
         inputs = given if task.arrays[-1].initial else given[:-1]
@@ -336,8 +290,8 @@ def check(case: Case, sch: Schedule, data: tuple[Task, Any, Any]) -> None:
             if fence.touched():
                 raise Broken("fence", f"memory beside {array.name} was written", sch)
             fence.free()
-        if _HEAP:
-            raise Broken("leak", f"{len(_HEAP)} temporary buffers were not freed", sch)
+        if fenced_buffers():
+            raise Broken("leak", f"{fenced_buffers()} temporary buffers were not freed", sch)
     if case.cost() + 10 * sum(a.size for a in given) <= TINY and not kernel.signature.packed:
         got = [a.copy() for a in given]
         try:
@@ -363,10 +317,45 @@ def play(case: Case, tally: Tally, count: int = CANDIDATES) -> None:
     task = make_task(func, signature, key="fuzz", seed=case.seed)
     if case.seed % 4 == 3:
         task = task.with_normal_data()
-    data = (task, *expected(case, func, task))
+    given, after = expected(case, func, task)
+    if not all(map(_holds_exactly, after)):
+        task = replace(task, exact=False)
+    data = (task, given, after)
     for sch in candidates(case, func, tally, count):
+        check_texts(func, sch)
         check(case, sch, data)
         tally.ran[case.operator] += 1
+    if case.operator in KINDS:
+        check(case, autoscheduled(case, func), data)
+
+
+def _holds_exactly(values: np.ndarray) -> bool:
+    """Whether the magnitudes leave integers exact in the type of an array."""
+    if values.dtype.kind in "iub":
+        return True
+    finite = values[np.isfinite(values)].astype(np.float64)
+    return bool((np.abs(finite) < 2 / ml_dtypes.finfo(values.dtype).eps).all())
+
+
+def autoscheduled(case: Case, func: PrimFunc) -> Schedule:
+    """What a user gets without measurements."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return autoschedule(func, TARGETS[case.target])
+    except Exception as error:
+        raise Broken(f"autoschedule {type(error).__name__}", str(error)) from error
+
+
+def check_texts(func: PrimFunc, sch: Schedule) -> None:
+    """The program survives as a script, and its trace as JSON; raises Broken."""
+    try:
+        assert_structural_equal(parse(script(sch.func)), sch.func)
+        again = Schedule(func, seed=1, check=False)
+        Trace.from_json(sch.trace.to_json()).apply(again)
+        assert_structural_equal(again.mod, sch.mod)
+    except Exception as error:
+        raise Broken(f"text {type(error).__name__}", str(error), sch) from error
 
 
 def replace_weights(func: PrimFunc) -> PrimFunc:
@@ -391,7 +380,7 @@ def failure_of(case: Case) -> Broken | None:
 def shrink(case: Case, kind: str, limit: float = 60.0) -> Case:
     """A smaller shape, and another seed, that fails in the same way."""
     end = time.monotonic() + limit
-    best, changed = case, OPERATORS[case.operator] is not None
+    best, changed = case, len(case.shape) > 1
     while changed:
         changed = False
         for axis, size in enumerate(best.shape):
@@ -420,20 +409,20 @@ def report(case: Case, error: Broken) -> str:
     return text
 
 
-def inside(start: int, stop: int, seconds: float) -> None:
-    """Play cases and say so line by line; a case that takes a minute is killed."""
+def inside(start: int, stop: int, seconds: float, kinds: Sequence[str]) -> None:
+    """Play cases and say so line by line; a case that takes 15 minutes is killed."""
     end = time.monotonic() + seconds
     for number in range(start, stop):
         if time.monotonic() > end:
             return
-        case, tally = case_of(number), Tally()
+        case, tally = case_of(number, kinds), Tally()
         print(json.dumps({"case": number, "what": str(case)}), flush=True)
-        signal.alarm(120)
+        signal.alarm(900)
         try:
             play(case, tally)
         except Broken as error:
             print(json.dumps({"broken": f"case {number}\n{report(case, error)}"}), flush=True)
-            signal.alarm(300)
+            signal.alarm(900)
             small = shrink(case, error.kind)
             found = failure_of(small) or error
             if small != case:
@@ -447,10 +436,14 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--seconds", type=float, default=1e9, help="time after which to stop")
+    parser.add_argument("--kind", action="append", help="an operator, or kind of random programs; "
+                        "'kinds' stands for all of space.random_kinds")  # fmt: skip
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    given = options.kind or []
+    kinds = [k for k in OPERATORS if k in given or (k in KINDS and "kinds" in given)]
     if options.inside:
-        inside(options.start, options.start + options.cases, options.seconds)
+        inside(options.start, options.start + options.cases, options.seconds, kinds)
         return 0
     tally, failed, number = Tally(), 0, options.start - 1
     stop, began = options.start + options.cases, time.monotonic()
@@ -459,6 +452,7 @@ def main() -> int:
         if left <= 0:
             break
         words = [sys.executable, __file__, "--inside", "--start", str(number + 1)]
+        words += [word for kind in given for word in ("--kind", kind)]
         words += ["--cases", str(stop - number - 1), "--seconds", str(left)]
         what = ""
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:

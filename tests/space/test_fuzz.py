@@ -6,11 +6,11 @@ import os
 
 import numpy as np
 import pytest
-from space.fuzz import RANDOM, Broken, Case, Tally, case_of, check, fits, play, report
+from space.fuzz import KINDS, RANDOM, Broken, Case, Tally, case_of, check, fits, play, report
 
 from metasched.measure.data import make_task
 from metasched.runtime.build import build
-from metasched.script import parse
+from metasched.script import parse, script
 
 CASES = int(os.environ.get("METASCHED_FUZZ_CASES", "0"))
 WRONG = """
@@ -32,6 +32,22 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
         except Broken as error:
             pytest.fail(report(case, error), pytrace=False)
     assert tally.ran.total() >= max(6, 3 * CASES) and not tally.modules
+
+
+@pytest.mark.parametrize("kind", ["several_outputs", "triangles", "stencil_chains", "indexed"])
+def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> None:
+    tally = Tally()
+    case = Case(1, kind, (5, 9), "native")
+    try:
+        play(case, tally, 1)
+    except Broken as error:
+        pytest.fail(report(case, error), pytrace=False)
+    assert tally.ran[kind] == 1 and not tally.modules
+
+
+def test_all_kinds_of_programs_are_read() -> None:
+    made = [Case(0, kind, (n, 9), "native").func() for kind in KINDS for n in range(2)]
+    assert len({script(func) for func in made}) > len(KINDS)
 
 
 def test_shapes_that_make_no_program_are_no_cases() -> None:
