@@ -252,11 +252,11 @@ def stride_of(access: Access, child: Child, loop: For) -> int | None:
     """
     total = 0
     values = child.realize.bindings
-    for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
+    for index, by in zip(access.indices, access.buffer.constant_strides(), strict=True):
         bound = substitute(index, values)
         if loop.var not in free_vars(bound):
             continue
-        form, by = linear(bound), as_int(step)
+        form = linear(bound)
         tangled = any(loop.var in free_vars(a) for a in form.terms if a is not loop.var)
         if tangled or by is None:
             return None

@@ -115,6 +115,19 @@ class Buffer:
             step = mul(step, extent)
         return tuple(reversed(strides))
 
+    def constant_strides(self) -> list[int | None]:
+        """`row_major_strides` as integers, None for each that is symbolic."""
+        if self.strides:
+            return [as_int(stride) for stride in self.strides]
+        strides: list[int | None] = []
+        step: int | None = 1
+        for extent in reversed(self.shape):
+            strides.append(step)
+            size = as_int(extent)
+            step = None if step is None or size is None else step * size
+        strides.reverse()
+        return strides
+
     def whole(self) -> BufferRegion:
         """The region of the whole buffer."""
         return BufferRegion(self, tuple(Range(as_expr(0, s.dtype), s) for s in self.shape))

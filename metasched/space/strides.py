@@ -20,10 +20,10 @@ def iter_stride(access: Access, var: Var) -> int | None:
     None when the stride is not constant.
     """
     total = 0
-    for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
+    for index, by in zip(access.indices, access.buffer.constant_strides(), strict=True):
         if var not in free_vars(index):
             continue
-        form, by = linear(index), as_int(step)
+        form = linear(index)
         if by is None or any(var in free_vars(a) for a in form.terms if a is not var):
             return None
         total += form.terms.get(var, 0) * by
@@ -102,9 +102,8 @@ def _together(access: Access, var: Var, lanes: int) -> bool:
     group, lane = Var("group", var.dtype), Var("lane", var.dtype)
     analyzer = Analyzer({group: (0, 1 << 16), lane: (0, lanes - 1)})
     moved, total = group * lanes + lane, 0
-    for index, step in zip(access.indices, access.buffer.row_major_strides(), strict=True):
+    for index, by in zip(access.indices, access.buffer.constant_strides(), strict=True):
         form = linear(analyzer.simplify(substitute(index, {var: moved})))
-        by = as_int(step)
         if by is None or any(lane in free_vars(a) for a in form.terms if a is not lane):
             return False
         total += form.terms.get(lane, 0) * by

@@ -238,3 +238,11 @@ def test_an_alignment_of_zero_is_refused(given) -> None:
     """In a script 0 stands for the default, so that such a buffer would not read back as itself."""
     with pytest.raises(ValueError, match="buffer A: .* count from 1"):
         Buffer.of("A", (4,), **given)
+
+
+@given(st.lists(st.sampled_from([1, 3, 64, i]), max_size=4))
+def test_constant_strides_are_the_strides_that_are_numbers(shape):
+    dense = Buffer.of("A", shape)
+    assert dense.constant_strides() == [E.as_int(step) for step in dense.row_major_strides()]
+    strided = Buffer.of("A", shape, strides=shape)
+    assert strided.constant_strides() == [E.as_int(step) for step in shape]
