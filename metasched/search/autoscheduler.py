@@ -29,9 +29,10 @@ OPTIONS = EvolutionOptions(
 PROVED, DOUBTED = 8, 2
 """At most this many programs are proved legal, and this many of one design space, the best score
 first, until a proof succeeds."""
-GAIN = 0.6
-"""A program must outscore the default schedule and the program as written by this much. Programs of
-PolyBench with a smaller lead over the default schedule ran at 0.66 to 1.17 of its speed."""
+GAIN = 1.8
+"""A program must outscore the default schedule and the program as written by this much. Of 66
+measured tasks, three had a smaller lead: their programs ran at 0.66, 0.88 and 1.00 of the default
+schedule's speed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metasched.cost.features import FEATURE_NAMES, FeatureSet
-from metasched.cost.guide import ESTIMATE, GUARD, OTHER, OWN, Guide
+from metasched.cost.guide import CONDITION, ESTIMATE, GUARD, OTHER, OWN, PARTS, Guide
 from metasched.cost.line import LineModel
 from metasched.cost.prior import Prior, every_shipped, shipped
 from metasched.search import parts
@@ -15,8 +15,18 @@ from metasched.target import Target
 
 ZEN = Target.of({"kind": "cpu", "mcpu": "znver4", "num_cores": 2, "features": ["avx2", "fma"]})
 ROWS = np.random.default_rng(0).normal(size=(20, len(FEATURE_NAMES))).astype(np.float32)
-CYCLES = ROWS[:, FEATURE_NAMES.index("machine.all")]
-CYCLES = ESTIMATE * CYCLES + GUARD * ROWS[:, FEATURE_NAMES.index("machine.block.guards")]
+ROWS[:, FEATURE_NAMES.index("machine.block.guards")] = np.arange(20) % 4
+
+
+def part(name: str) -> np.ndarray:
+    """The share of a part of the machine model, which its feature holds as a logarithm."""
+    column = ROWS[:, FEATURE_NAMES.index(f"machine.{name}")].astype(float)
+    return np.maximum(2.0**column - 1e-3, 0)
+
+
+GUARDS = ROWS[:, FEATURE_NAMES.index("machine.block.guards")].astype(float)
+SUM = sum(weight * part(name) for name, weight in PARTS.items())
+CYCLES = ESTIMATE * np.log2(SUM + CONDITION * GUARDS * part("loop_steps") + 1e-3) + GUARD * GUARDS
 
 
 def scores(prior: Prior) -> np.ndarray:

@@ -18,7 +18,7 @@ from metasched.kinds import default_space, default_trace
 from metasched.runtime.build import build
 from metasched.script import parse
 from metasched.search import autoscheduler
-from metasched.search.autoscheduler import first_guess
+from metasched.search.autoscheduler import GAIN, first_guess
 from metasched.search.parts import guide_of
 from metasched.search.population import CandidateFactory
 from metasched.space.generate import ScheduleFn
@@ -142,7 +142,7 @@ def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():
     assert guess.candidate is default and not guess.lack
 
 
-@pytest.mark.parametrize(("lead", "chosen"), [(0.5, False), (1.0, True)])
+@pytest.mark.parametrize(("lead", "chosen"), [(GAIN - 0.1, False), (GAIN + 0.1, True)])
 def test_a_small_lead_over_the_default_schedule_is_no_gain(lead, chosen):
     factory = CandidateFactory(matmul(16), TARGET, default_space(TARGET))
     default = factory.finished(default_trace(factory.func, TARGET))
