@@ -38,7 +38,7 @@ from metasched.measure.candidate import (
     opened_runner,
 )
 from metasched.registry import load_plugin
-from metasched.runtime import cpu as cpu  # enters the row of CPUs into the table of devices
+from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import device_of
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace

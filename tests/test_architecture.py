@@ -76,7 +76,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "runtime",
         1900,
         "timing devices guarded_memory arrays dlpack extents quick arguments parallel foreign "
-        "native packing export kernel cpu build exported",
+        "native packing export kernel cpu rows build exported",
     ),
     (
         "space",

@@ -26,7 +26,7 @@ from metasched.measure.padding import padded
 from metasched.measure.priority import ordinary
 from metasched.measure.samples import SHORT, TimingPlan, in_turns, samples_of, undisturbed
 from metasched.measure.sampling import Sample
-from metasched.runtime import cpu as cpu  # enters the row of CPUs
+from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import Program, programs_of
 from metasched.runtime.timing import take
 from metasched.target import Target

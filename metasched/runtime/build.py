@@ -11,7 +11,7 @@ from metasched.arith.outside import require_inside
 from metasched.errors import BuildError, LowerError, TargetError
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.lower.pipeline import lower_and_show, to_stderr
-from metasched.runtime import cpu as cpu  # enters the row of CPUs
+from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import device_of
 from metasched.runtime.export import Exported
 from metasched.runtime.kernel import Kernel

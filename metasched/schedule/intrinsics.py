@@ -8,7 +8,7 @@ loaded at the first look-up.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, overload
 
 from metasched.analysis.closing import close_blocks
@@ -39,8 +39,8 @@ class TensorIntrin:
     """
 
     name: str
-    desc: PrimFunc
-    impl: PrimFunc
+    desc: PrimFunc = field(repr=False)
+    impl: PrimFunc = field(repr=False)
     needs: tuple[str, ...] = ()
 
     @staticmethod
