@@ -5,6 +5,7 @@ A user's own operators join through `register` or the entry-point group `metasch
 
 from __future__ import annotations
 
+from metasched.frontend.workload import Workload
 from metasched.registry import Registry
 from metasched.workloads import (
     capsule,
@@ -19,7 +20,6 @@ from metasched.workloads import (
     reduction,
     stencil,
 )
-from metasched.workloads.workload import Workload
 
 __all__ = [
     "LOW_PRECISION",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
 from metasched.lower.passes.zeros import FINITE
 from metasched.workloads.conv import C2D_PARAMETERS, c2d_flops, conv_reference
 from metasched.workloads.padding import out_size, padded
-from metasched.workloads.workload import Shape, Workload
 
 
 def cbr(shape: Shape) -> PrimFunc:

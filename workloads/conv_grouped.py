@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
 from metasched.workloads.conv import conv_reference
 from metasched.workloads.padding import convolution, out_size, pad_array, padded, taps
-from metasched.workloads.workload import Shape, Workload
 
 
 def grp(shape: Shape) -> PrimFunc:

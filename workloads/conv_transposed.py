@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
 from metasched.lower.passes.zeros import FINITE
 from metasched.workloads.padding import all_of, filled_around, within
-from metasched.workloads.workload import Shape, Workload
 
 
 def t2d(shape: Shape) -> PrimFunc:

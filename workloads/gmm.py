@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.func import PrimFunc
-from metasched.workloads.workload import Shape, Workload
 
 
 def gmm(shape: Shape, x: str = "float32", y: str = "float32", z: str = "float32") -> PrimFunc:

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.func import PrimFunc
-from metasched.workloads.workload import Shape, Workload
 
 _EPSILON = 1e-5  # added to variances and mean squares
 

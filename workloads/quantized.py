@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
@@ -49,7 +50,6 @@ from metasched.workloads.gmm import (
     products,
 )
 from metasched.workloads.padding import pad_array
-from metasched.workloads.workload import Shape, Workload
 
 ZEROS = {"uint8": (121, 113), "int8": (-7, 5)}
 """Zero points of X and Y by their type, as the calibration of a network finds them."""

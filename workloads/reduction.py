@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
-from metasched.workloads.workload import Shape, Workload
 
 
 def nrm(shape: Shape) -> PrimFunc:

@@ -11,9 +11,9 @@ from operator import add
 import numpy as np
 
 from metasched.frontend import te
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.expr import Expr
 from metasched.ir.func import PrimFunc
-from metasched.workloads.workload import Shape, Workload
 
 
 def blur(shape: Shape, dtype: str = "float32") -> PrimFunc:

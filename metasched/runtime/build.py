@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 from metasched.arith.outside import require_inside
 from metasched.errors import BuildError, LowerError, TargetError
@@ -15,7 +15,7 @@ from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import device_of
 from metasched.runtime.export import Exported
 from metasched.runtime.kernel import Kernel
-from metasched.target import Target
+from metasched.target import Cpu, Target
 from metasched.tvm_names import KERNEL, hint
 
 
@@ -58,6 +58,24 @@ class KernelModule(Mapping[str, Kernel]):
         return f"<KernelModule {', '.join(self._kernels)}>"
 
 
+@overload
+def build(
+    source: PrimFunc,
+    target: Cpu | None = None,
+    *,
+    name: str | None = None,
+    opt_level: int | None = None,
+    check_bounds: bool = False,
+) -> Kernel: ...
+@overload
+def build(
+    source: PrimFunc | IRModule | HasModule,
+    target: Target | str | Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    opt_level: int | None = None,
+    check_bounds: bool = False,
+) -> Any: ...
 def build(
     source: PrimFunc | IRModule | HasModule,
     target: Target | str | Mapping[str, Any] | None = None,

@@ -74,12 +74,12 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 @overload
-def macro(func: FunctionType, /) -> Macro: ...
+def macro(func: Callable[..., Any], /) -> Macro: ...
 @overload
-def macro(*, hygienic: bool = True) -> Callable[[FunctionType], Macro]: ...
+def macro(*, hygienic: bool = True) -> Callable[[Callable[..., Any]], Macro]: ...
 def macro(
-    func: FunctionType | None = None, /, *, hygienic: bool = True
-) -> Macro | Callable[[FunctionType], Macro]:
+    func: Callable[..., Any] | None = None, /, *, hygienic: bool = True
+) -> Macro | Callable[[Callable[..., Any]], Macro]:
     """Make a macro of a function (decorator): a script's call is replaced by its statements.
 
     Args:
@@ -89,7 +89,7 @@ def macro(
         ParseError: for what is no function, or has no source to read.
     """
 
-    def read(fn: FunctionType) -> Macro:
+    def read(fn: Callable[..., Any]) -> Macro:
         if not isinstance(fn, FunctionType):
             raise ParseError(f"T.macro reads a function, not {type(fn).__name__}")
         source, node = source_of(fn)

@@ -117,15 +117,15 @@ class FunctionReader(BodyReader):
 
 
 @overload
-def prim_func(func: FunctionType, /) -> PrimFunc: ...
+def prim_func(func: Callable[..., Any], /) -> PrimFunc: ...
 @overload
 def prim_func(
     *, private: bool = False, s_tir: bool = True, check_well_formed: bool = True
-) -> Callable[[FunctionType], PrimFunc]: ...
+) -> Callable[[Callable[..., Any]], PrimFunc]: ...
 def prim_func(
-    func: FunctionType | None = None, /, *, private: bool = False, s_tir: bool = True,
+    func: Callable[..., Any] | None = None, /, *, private: bool = False, s_tir: bool = True,
     check_well_formed: bool = True,
-) -> PrimFunc | Callable[[FunctionType], PrimFunc]:  # fmt: skip
+) -> PrimFunc | Callable[[Callable[..., Any]], PrimFunc]:  # fmt: skip
     """Read a function as a program (decorator).
 
     The function itself is never executed; Python functions that its script calls run at decoration.
@@ -139,7 +139,7 @@ def prim_func(
         ParseError: with file, line, column and what to write instead.
     """
 
-    def read(fn: FunctionType) -> PrimFunc:
+    def read(fn: Callable[..., Any]) -> PrimFunc:
         if not isinstance(fn, FunctionType):
             raise ParseError(f"T.prim_func reads a function, not {type(fn).__name__}")
         source, node = source_of(fn)

@@ -12,11 +12,11 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
 from metasched.workloads.conv import conv_reference
 from metasched.workloads.padding import out_size, pad_array
-from metasched.workloads.workload import Shape, Workload
 
 
 def dense_gelu(shape: Shape) -> PrimFunc:

@@ -44,6 +44,7 @@ from strategies import random_func
 
 from metasched.autoschedule import autoschedule
 from metasched.errors import MetaschedError, ScheduleError
+from metasched.frontend.workload import Workload
 from metasched.ir.dtype import DType
 from metasched.ir.equal import assert_structural_equal
 from metasched.ir.func import PrimFunc
@@ -62,7 +63,6 @@ from metasched.script import parse, script
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
 from metasched.workloads import get, names
-from metasched.workloads.workload import Workload
 
 CANDIDATES = 4  # of each case
 MOST = 4e5  # operations of a program

@@ -6,8 +6,8 @@ A builder takes the shape and the type of the numbers; the reference overwrites 
 
 from __future__ import annotations
 
+from metasched.frontend.workload import Workload
 from metasched.workloads.polybench import blas, data_mining, kernels, medley, solvers, stencils
-from metasched.workloads.workload import Workload
 
 WORKLOADS: tuple[Workload, ...] = tuple(
     workload

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
-from metasched.workloads.workload import Shape, Workload
 
 
 def deriche_constants() -> tuple[float, float, float, float, float, float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from metasched.frontend.workload import Shape, Workload
 from metasched.ir.func import PrimFunc
 from metasched.script import tir as T
-from metasched.workloads.workload import Shape, Workload
 
 
 def _adi_constants(steps: int, size: int) -> tuple[float, float, float, float]:
