@@ -194,7 +194,10 @@ def _scalar_parameter(e: Emitter, param: Var, position: int) -> str:
 
 
 def _repeat(module: ModuleEmitter, name: str, parameters: list[str]) -> str:
-    """Emit `NAME_repeat(..., n)`, which runs the kernel n times and stops at the first failure."""
+    """Emit `NAME_repeat(..., n)`, which runs the kernel n times and stops at the first failure.
+
+    Each run writes its results: LLVM must assume that they are read before the next run.
+    """
     plain = [p.replace(" noalias", "") for p in parameters]
     arguments = ", ".join(plain)
     lines = [
@@ -203,6 +206,7 @@ def _repeat(module: ModuleEmitter, name: str, parameters: list[str]) -> str:
         "entry:", "%any = icmp sgt i64 %times, 0", "br i1 %any, label %loop, label %done",
         "loop:", "%i = phi i64 [ 0, %entry ], [ %next, %again ]",
         f"%code = call i32 @{name}({arguments})",
+        'call void asm sideeffect "", "~{memory}"()',
         "%failed = icmp ne i32 %code, 0", "br i1 %failed, label %done, label %again",
         "again:", "%next = add i64 %i, 1", "%more = icmp slt i64 %next, %times",
         "br i1 %more, label %loop, label %done",

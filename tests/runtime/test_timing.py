@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import metasched as ms
 from metasched.runtime.timing import Timing, beside_each_other, clocked, measure
+from metasched.script import parse
+
+STORE = """
+@T.prim_func
+def main(A: T.Buffer((1,), "float32")):
+    A[0] = T.float32(3)
+"""
+
+
+def test_each_call_of_a_kernel_without_loops_is_run():
+    assert ms.build(parse(STORE)).time(repeats=3).min > 1e-10
 
 
 @given(st.lists(st.floats(1e-9, 1.0), min_size=1, max_size=20))
