@@ -92,12 +92,16 @@ def within_parallel(sch: Schedule, block: BlockRV) -> bool:
 
 
 def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
-    """Apply each of `ways` to its own copy of the schedule; refused ways are noted and left out."""
+    """Apply each of `ways` to its own copy of the schedule.
+
+    Refused ways are noted and left out. A way that returns False offers nothing.
+    """
     found = []
     for way in ways:
         variant = sch.copy()
         try:
-            way(variant)
+            if way(variant) is False:
+                continue
         except ScheduleError as error:
             sch.refused.append(error)
             continue

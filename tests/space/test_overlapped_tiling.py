@@ -119,3 +119,23 @@ def test_vectors_that_do_not_divide_a_row_compute_the_same_in_the_interpreter():
     output = np.zeros_like(wanted)
     run(sch.mod, *inputs, output)
     np.testing.assert_allclose(output, wanted, rtol=1e-5)
+
+
+ROW = """
+@T.prim_func
+def chain(X: T.Buffer((48, 66), "float32"), Y: T.Buffer((48, 64), "float32")):
+    A = T.alloc_buffer((48, 66), "float32")
+    for i, j in T.grid(48, 66):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = T.exp(X[vi, vj])
+    for i, j in T.grid(48, 64):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = A[vi, vj] + A[vi, vj + 1] * A[vi, vj + 2]
+"""
+
+
+def test_a_chain_in_which_no_stage_slides_reports_no_refusal():
+    found, sch = offered(parse(ROW))
+    assert len(found) > 1 and not sch.refused

@@ -14,7 +14,7 @@ windows).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -83,7 +83,8 @@ class OverlappedTiling:
             return [sch]
         lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
         at = realize.block.iter_vars.index(column)
-        ways = [partial(_in_cache, block, at, max(1, lanes))]
+        ways: list[Callable[[Schedule], object]] = []
+        ways.append(partial(_in_cache, block, at, max(1, lanes)))
         if len(child.loops) > 1:
             ways.append(partial(_in_strips, block, at))
         if all(_own_columns(scope, p) for p in stages if _is_reused(scope, p)):
@@ -108,8 +109,11 @@ def _in_cache(block: BlockRV, column: int, lanes: int, sch: Schedule) -> None:
     _stages_at(sch, block, outer[-1])
 
 
-def _in_strips(block: BlockRV, column: int, sch: Schedule) -> None:
-    """Strips of rows on the cores, with rings for the stages that several rows read."""
+def _in_strips(block: BlockRV, column: int, sch: Schedule) -> bool:
+    """Strips of rows on the cores, with rings for the stages that several rows read.
+
+    False, and a schedule that is not to be used, if no stage can keep its last rows.
+    """
     _inline(sch, block)
     *around, rows, columns = _ordered(sch, block, column)
     strip, row = sch.split(rows.loop, [None, _sampled(sch, rows, STRIPS)])
@@ -118,7 +122,9 @@ def _in_strips(block: BlockRV, column: int, sch: Schedule) -> None:
     sch.parallel(sch.fuse(*outer) if len(outer) > 1 else strip)
     moved = _stages_at(sch, block, row)
     rings: list[BlockRV | str] = [stage for stage in moved if _slides(sch.copy(), stage)]
-    sch.rolling_buffer(rings, 0)
+    if rings:
+        sch.rolling_buffer(rings, 0)
+    return bool(rings)
 
 
 def _slides(trial: Schedule, stage: BlockRV) -> bool:
