@@ -20,7 +20,7 @@ from metasched.errors import ScheduleError
 from metasched.ir.expr import TRUE, Select, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, Stmt
-from metasched.ir.visit import free_vars, walk
+from metasched.ir.visit import free_vars, reads_memory, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous
@@ -32,6 +32,19 @@ SMALL = 2048
 SMALL_INSIDE = 1 << 10
 """The same limit for nests inside a serial loop, in each of whose iterations the threads of a team
 wait for each other (about 1 microsecond); a vector counts as one iteration."""
+
+
+RUN_TIME = 1024
+"""An extent that is known at run time only counts as this many iterations."""
+
+
+def at_run_time(loop: For, ranges: Mapping[Var, Interval]) -> bool:
+    """Whether no constant bounds the extent of a loop, and the extent depends on no buffer.
+
+    Args:
+        ranges: the values of the variables of loops around.
+    """
+    return interval(loop.extent, ranges)[1] == inf and not reads_memory(loop.extent)
 
 
 def child_of(sch: Schedule, token: BlockToken) -> Child:
@@ -172,13 +185,14 @@ def _tests(child: Child) -> bool:
 
 
 def _lanes(child: Child, loop: For, width: int) -> int:
-    """The lanes for a loop: `width`, or the extent of a shorter loop. A loop whose extent depends
-    on other loops gets whole vectors; the last vector is masked."""
+    """The lanes for a loop: `width`, or the extent of a shorter loop. A loop whose extent is no
+    constant gets whole vectors; the last vector is masked."""
     extent = as_int(loop.extent)
     if extent is None:
         around = loop_ranges(child.loops[: child.loops.index(loop)])
         high = interval(loop.extent, around)[1]
-        extent = 0 if high == inf else int(high)
+        unbounded = RUN_TIME if at_run_time(loop, around) else 0
+        extent = unbounded if high == inf else int(high)
     if extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
         return 1
     if loop_iter_kind(loop, (child,)) is IterKind.REDUCE or not contiguous(child, loop):
@@ -189,7 +203,8 @@ def _lanes(child: Child, loop: For, width: int) -> int:
 def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bool = True) -> int:
     """How often the innermost statement below `stmt` runs, loops inside blocks included.
 
-    A loop whose extent depends on other loops counts for half of its largest extent.
+    A loop whose extent depends on other loops counts for half of its largest extent, a loop
+    without a constant bound for `RUN_TIME`, and a loop whose extent is loaded once.
 
     Args:
         ranges: the values of the variables of loops around.
@@ -200,7 +215,8 @@ def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bo
         size = as_int(stmt.extent)
         low, high = interval(stmt.min, known)
         most = interval(stmt.extent, known)[1] if size is None else size
-        own = size if size is not None else 1 if most == inf else int(most + 1) // 2
+        unbounded = RUN_TIME if most == inf and at_run_time(stmt, known) else 1
+        own = size if size is not None else unbounded if most == inf else int(most + 1) // 2
         known[stmt.var] = (low, high + max(most - 1, 0))
         own = 1 if stmt.kind is ForKind.VECTORIZED and not lanes else own
     elif isinstance(stmt, BlockRealize):
@@ -289,6 +305,8 @@ def _leading(sch: Schedule, child: Child, jobs: int, depth: int) -> int:
     count, extent = 0, 1
     for position, loop in enumerate(child.loops[depth:], depth):
         size = as_int(loop.extent)
+        if size is None and extent == 1 and at_run_time(loop, {}) and not free_vars(loop.min):
+            size = jobs  # no loop is fused with such a loop: dividing by its extent is slow
         if loop.kind is not ForKind.SERIAL or loop.annotations or size is None or extent >= jobs:
             break
         kind = loop_iter_kind(loop, children)

@@ -8,10 +8,14 @@ around two such versions is cut where the test fails first:
 
     for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
 
-so that what S accumulates stays in registers.
+so that what S accumulates stays in registers. If the test compares with an extent that is known at
+run time only, a loop around two versions gets two versions itself, up to the loops over tiles.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from metasched.arith.affine import linear_address
 from metasched.arith.conditions import conjuncts
@@ -31,7 +35,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import For, ForKind, IfThenElse, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import For, ForKind, IfThenElse, LetStmt, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import (
     free_vars,
     fresh_copy,
@@ -45,37 +49,45 @@ from metasched.ir.visit import (
 # A loop body of more statements than this is not written twice.
 _MAX_COPIED = 48
 _SHORT = 64
+Symbols: TypeAlias = frozenset[Var]
+"""The variables of a function that no statement binds: extents that are known at run time."""
 
 
 def hoist_guards(func: PrimFunc) -> PrimFunc:
     """for i: if c: S  ->  if c: for i: S, and the splits described above."""
-    return map_body(func, lambda body: transform(body, _statement))
+    inside = {s.var for s in walk_stmts(func.body) if isinstance(s, For | LetStmt)}
+    tests = [s.condition for s in walk_stmts(func.body) if isinstance(s, IfThenElse)]
+    symbols = frozenset().union(*map(free_vars, tests)) - inside
+    return map_body(func, lambda body: transform(body, lambda stmt: _statement(stmt, symbols)))
 
 
-def _statement(stmt: Stmt) -> Stmt | None:
+def _statement(stmt: Stmt, symbols: Symbols) -> Stmt | None:
     if isinstance(stmt, SeqStmt):
-        return _merged(stmt)
+        return _merged(stmt, symbols)
     if isinstance(stmt, IfThenElse) and stmt.orelse is None:
         inner = stmt.then
         if isinstance(inner, IfThenElse) and inner.orelse is None:
             return IfThenElse(logical_and(stmt.condition, inner.condition), inner.then)
         return None
     if isinstance(stmt, For) and isinstance(stmt.body, IfThenElse):
-        return _loop(stmt, stmt.body)
+        return _loop(stmt, stmt.body, symbols)
     return None
 
 
-def _merged(stmt: SeqStmt) -> Stmt | None:
-    """if c: A; if c: B  ->  if c: A; B, when A cannot change c."""
+def _merged(stmt: SeqStmt, symbols: Symbols) -> Stmt | None:
+    """if c: A; if c: B  ->  if c: A; B, when A cannot change c; choices by a symbol, too."""
     out: list[Stmt] = []
     for item in stmt.items:
         last = out[-1] if out else None
         if (
             isinstance(item, IfThenElse) and isinstance(last, IfThenElse)
-            and item.condition is last.condition and item.orelse is None and last.orelse is None
-            and _is_plain(item.condition)
+            and item.condition is last.condition and _is_plain(item.condition)
+            and (item.orelse is last.orelse is None or _has_symbols(item.condition, symbols))
         ):  # fmt: skip
-            out[-1] = IfThenElse(item.condition, seq((last.then, item.then)))
+            branches = [(last.then, item.then), (last.orelse, item.orelse)]
+            then, orelse = ([s for s in branch if s is not None] for branch in branches)
+            rest = _again(seq(orelse), symbols) if orelse else None
+            out[-1] = IfThenElse(item.condition, _again(seq(then), symbols), rest)
         else:
             out.append(item)
     return seq(out) if len(out) < len(stmt.items) else None
@@ -98,7 +110,7 @@ def _guard(condition: Expr, body: Stmt, orelse: Stmt | None = None) -> Stmt:
     return body if condition is TRUE else IfThenElse(condition, body, orelse)
 
 
-def _loop(loop: For, test: IfThenElse) -> Stmt | None:
+def _loop(loop: For, test: IfThenElse, symbols: Symbols) -> Stmt | None:
     if loop.kind is ForKind.THREAD_BINDING:
         return None
     parts = conjuncts(test.condition, hints=False)
@@ -106,24 +118,26 @@ def _loop(loop: For, test: IfThenElse) -> Stmt | None:
         return None
     if test.orelse is not None:
         if loop.var in free_vars(test.condition):
-            return _cut(loop, parts, test.then, test.orelse)
+            cut = _cut(loop, parts, test.then, test.orelse)
+            return _versions(loop, parts, test, symbols) if cut is None else cut
         branches = [evolve(loop, body=test.then), _fresh(evolve(loop, body=test.orelse))]
-        return IfThenElse(test.condition, branches[0], branches[1])
+        then, orelse = (_again(branch, symbols) for branch in branches)
+        return IfThenElse(test.condition, then, orelse)
     outside = [p for p in parts if loop.var not in free_vars(p)]
     inside = [p for p in parts if loop.var in free_vars(p)]
     body = test.then
     if inside:
-        split = _split(loop, inside, body)
+        split = _split(loop, inside, body, symbols)
         if split is None and not outside:
             return None
         result = split if split is not None else evolve(loop, body=_guard(_all(inside), body))
     else:
         result = evolve(loop, body=body)
-        result = _statement(result) or result
+        result = _statement(result, symbols) or result
     return _guard(_all(outside), result)
 
 
-def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
+def _split(loop: For, inside: list[Expr], body: Stmt, symbols: Symbols) -> Stmt | None:
     """Split a loop by the tests `inside`: a version without them runs where all hold for the whole
     loop. None if the loop cannot be split."""
     extent = as_int(loop.extent)
@@ -136,11 +150,42 @@ def _split(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
     if any(w is None for w in whole):
         return None
     condition = _all([w for w in whole if w is not None])
-    plain = evolve(loop, body=body)
+    plain = _again(evolve(loop, body=body), symbols)
     if condition is TRUE:
         return plain
     tested = _fresh(evolve(loop, body=IfThenElse(_all(inside), body)))
     return IfThenElse(condition, plain, tested)
+
+
+def _has_symbols(condition: Expr, symbols: Symbols) -> bool:
+    """Whether a condition compares with an extent that is known at run time only."""
+    return not symbols.isdisjoint(free_vars(condition))
+
+
+def _again(stmt: Stmt, symbols: Symbols) -> Stmt:
+    """The statement, after a test of a run-time extent at its top has moved, too."""
+    test = stmt.body if isinstance(stmt, For) else stmt
+    tests = test.items if isinstance(test, SeqStmt) else (test,)
+    if any(isinstance(t, IfThenElse) and _has_symbols(t.condition, symbols) for t in tests):
+        return _statement(stmt, symbols) or stmt
+    return stmt
+
+
+def _versions(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) -> Stmt | None:
+    """A short loop around a choice by a run-time extent: a version with the first branch alone runs
+    where all of `parts` hold for the whole loop. None if the loop cannot be split."""
+    extent = as_int(loop.extent)
+    if extent is None or extent > _SHORT or loop.kind is ForKind.PARALLEL:
+        return None
+    small = sum(1 for _ in walk_stmts(test)) <= _MAX_COPIED
+    if not small or not _has_symbols(test.condition, symbols):
+        return None
+    whole = [_for_all(p, loop, extent) for p in parts]
+    if any(w is None for w in whole):
+        return None
+    condition = _all([w for w in whole if w is not None])
+    plain = _again(evolve(loop, body=test.then), symbols)
+    return IfThenElse(condition, plain, _fresh(loop))
 
 
 def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
@@ -186,11 +231,16 @@ def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
     factor = form.terms.get(loop.var, 0)
     if factor == 0 or any(loop.var in free_vars(t) for t in form.terms if t is not loop.var):
         return None
-    rest: Expr = IntImm(INT64, form.const + slack)
-    for atom, times in form.terms.items():
-        if atom is not loop.var:
-            rest = atom * times + rest
-    return rest, factor
+    atoms = [atom for atom in form.terms if atom is not loop.var]
+    return _sum({atom: form.terms[atom] for atom in atoms}, form.const + slack), factor
+
+
+def _sum(terms: Mapping[Expr, int], const: int) -> Expr:
+    """A linear form as an expression, equal forms as the same expression."""
+    total: Expr = IntImm(INT64, const)
+    for atom in sorted(terms, key=lambda e: (e.name, e.serial) if isinstance(e, Var) else ("", 0)):
+        total = atom * terms[atom] + total
+    return total
 
 
 def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
@@ -198,9 +248,8 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
     found = _difference(part, loop)
     if found is None:
         return None
-    rest, factor = found
-    worst = rest + max(factor, 0) * (extent - 1)
-    return compare(ir.LT, worst, as_expr(0, INT64))
+    form, slack = linear_address(found[0]), max(found[1], 0) * (extent - 1)
+    return compare(ir.LT, _sum(form.terms, form.const + slack), as_expr(0, INT64))
 
 
 def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:

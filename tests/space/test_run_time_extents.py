@@ -1,0 +1,104 @@
+"""Programs with sizes that are known at run time only: vectors, threads, tiles and their tails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import metasched as ms
+from metasched.ir.stmt import For, ForKind, IfThenElse
+from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_trace
+from metasched.script import parse
+
+SIZES = (0, 1, 7, 8, 33)
+
+
+def double(kind: str) -> ms.PrimFunc:
+    return parse(f"""
+@T.prim_func
+def double(a: T.handle, b: T.handle):
+    n = T.{kind}()
+    A = T.match_buffer(a, (n,))
+    B = T.match_buffer(b, (n,))
+    for i in range(n):
+        with T.block("double"):
+            vi = T.axis.spatial(n, i)
+            B[vi] = A[vi] * T.float32(2)
+""")
+
+
+def product(kind: str) -> ms.PrimFunc:
+    return parse(f"""
+@T.prim_func
+def product(a: T.handle, b: T.handle, c: T.handle):
+    n, m, p = T.{kind}(), T.{kind}(), T.{kind}()
+    A = T.match_buffer(a, (n, p))
+    B = T.match_buffer(b, (p, m))
+    C = T.match_buffer(c, (n, m))
+    for i, j, k in T.grid(n, m, p):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+""")
+
+
+def kinds_of(sch: ms.Schedule) -> set[ForKind]:
+    return {loop.kind for loop in sch.state.index.loops.values()}
+
+
+def check_product(sch: ms.Schedule) -> None:
+    kernel, random = ms.build(sch), np.random.default_rng(0)
+    for n, m, p in [(n, m, 5) for n in SIZES for m in SIZES] + [(4, 16, 0), (4, 16, 1)]:
+        a, b = random.integers(-4, 4, (n, p)), random.integers(-4, 4, (p, m))
+        c = np.full((n, m), 7, "float32")
+        kernel(a.astype("float32"), b.astype("float32"), c)
+        np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_the_default_schedule_has_vectors_and_threads(kind):
+    target = replace(ms.Target.native(), num_cores=2)
+    for func in (double(kind), product(kind)):
+        sch = ms.Schedule(func)
+        default_trace(func, target).apply(sch)
+        assert {ForKind.PARALLEL, ForKind.VECTORIZED} <= kinds_of(sch)
+    check_product(sch)
+    sch = ms.Schedule(double(kind))
+    default_trace(double(kind), target).apply(sch)
+    kernel = ms.build(sch)
+    for n in SIZES:
+        a = np.arange(n, dtype="float32")
+        np.testing.assert_array_equal(kernel(a), a * 2)
+
+
+def register_tiled(func: ms.PrimFunc) -> ms.Schedule:
+    sch = ms.Schedule(func)
+    block = sch.get_block("C")
+    stored = sch.cache_write(block, 0, "local")
+    i, j, k = sch.get_loops(block)
+    rows, row = sch.split(i, [None, 4])
+    columns, column = sch.split(j, [None, 16])
+    sch.reorder(rows, columns, k, row, column)
+    sch.reverse_compute_at(stored, columns, preserve_unit_loops=True)
+    vector, lane = sch.split(column, [2, 8])
+    for loop in (row, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.parallel(rows)
+    sch.decompose_reduction(block, k, keep_kinds=True)
+    return sch
+
+
+def test_whole_tiles_run_without_conditions():
+    sch = register_tiled(product("int64"))
+    loops = [s for s in walk_stmts(ms.lower(sch).body) if isinstance(s, For)]
+    sums = [s for s in loops if s.kind is ForKind.SERIAL and s.var.name == "k"]
+    tested = [any(isinstance(s, IfThenElse) for s in walk_stmts(loop.body)) for loop in sums]
+    assert tested.count(False) == 1 and True in tested
+    check_product(sch)
+    check_product(register_tiled(product("int32")))
