@@ -26,6 +26,7 @@ from metasched.schedule.plugin import Postproc, Weighted
 from metasched.space.default_schedule import vectors_and_threads
 from metasched.space.module import Module
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
+from metasched.space.modules.blocked_elimination import BlockedElimination
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
 from metasched.space.modules.depth_blocking import DepthBlocking
@@ -71,6 +72,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         ApplyCustomRule(target),
         LoopDistribution(),
         RowElimination(cpu.num_cores),
+        BlockedElimination(bits, cpu.vector_registers, cpu.num_cores),
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),

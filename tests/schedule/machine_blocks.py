@@ -105,6 +105,13 @@ def ragged_tile(p: Player) -> None:
             p.sch.cache_update(loops[-1], "local")
 
 
+def cut_and_join(p: Player) -> None:
+    """Cut a loop after or before a number of iterations; sometimes join the parts again."""
+    first, second = p.sch.cut_loop(p.loop(), p.pick([1, 2, -1, -2]))
+    if p.number(2):
+        p.sch.join_loops(first, second)
+
+
 BLOCK_OPS = {
     "fission": (4, of_loops("fission")),
     "decompose_scan": (4, of_loops("decompose_scan")),
@@ -114,6 +121,7 @@ BLOCK_OPS = {
     "overcompute_box": (8, overcompute_box),
     "skip_unused": (8, skip_unused),
     "ragged_tile": (8, ragged_tile),
+    "cut_and_join": (4, cut_and_join),
     "blockize": (8, blockize),
     "merge": (5, merge),
     "skew": (5, skew),

@@ -307,7 +307,7 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     shifted_products: ("expand_reduction", "privatize_reduction", "tile", "widen_dtype"),
     narrow: ("widen_dtype", "compute_at", "compute_inline", "rfactor"),
     solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),
-    ragged_products: ("cache_update", "cut_loop", "ragged_tile", "ragged_tile", "fission"),
+    ragged_products: ("cache_update", "cut_and_join", "ragged_tile", "ragged_tile", "fission"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
 }
 """Each family with the operations of the machine that it is made for."""

@@ -235,6 +235,19 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.cut_loop(s.get_loops("B")[2], s.get_loops("B")[1]),
     ),
+    "join_loops": (
+        program(
+            "    for i in range(8):\n"
+            "        for j in range(i):\n"
+            '            with T.block("B"):\n'
+            "                X[j] = X[j] * 2\n"
+            "        for j in range(i, 8):\n"
+            '            with T.block("B_1"):\n'
+            "                X[j] = X[j] * 2\n",
+            X="8",
+        ),
+        lambda s: s.join_loops(s.get_loops("B")[1], s.get_loops("B_1")[1]),
+    ),
     "right_looking": (
         program(
             "    for j in range(8):\n"

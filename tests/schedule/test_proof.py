@@ -115,6 +115,12 @@ def matrix_rows(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6, 4), "int32")):
                 B[vi, vj] += A[vi, vk]
 
 
+def cut_and_joined(sch: Schedule) -> None:
+    """A loop in two parts, which become one loop again."""
+    parts = sch.cut_loop(sch.get_loops("product")[1], 4)
+    sch.join_loops(*parts)
+
+
 def of_square(sch: Schedule) -> None:
     """A triangle as a square in tiles, of which those outside of the triangle are left out."""
     sch.overcompute_box("X")
@@ -357,6 +363,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "get_loops": (elementwise, lambda s: s.unroll(s.get_loops("C")[1])),
     "get_output_blocks": (elementwise, queried),
     "get_producers": (elementwise, queried),
+    "join_loops": (matrix_rows, cut_and_joined),
     "loop_partition": (elementwise, of("B", 0, lambda s, i: s.loop_partition(i, [2, None]))),
     "merge": (elementwise, merged),
     "overcompute": (matmul_relu, lambda s: s.overcompute("C", [3, 4, 1])),

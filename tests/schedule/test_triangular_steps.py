@@ -178,12 +178,68 @@ def test_a_loop_is_cut_after_a_number_of_iterations():
     check_transform(before, sch)
     sch = Schedule(before)
     loop = sch.get_loops("B")[2]
-    for wrong in (-1, 8):
+    for wrong in (-8, 8):
         message = "the loop k is not proved to have"
         check_refused(sch, lambda n=wrong: sch.cut_loop(loop, n), "bad-count", message)
     for empty in (0, 7):
         message = "one part of k would always be empty"
         check_refused(sch, lambda n=empty: sch.cut_loop(loop, n), "empty-part", message)
+
+
+def test_a_loop_is_cut_before_its_last_iterations():
+    sch = Schedule(parse(NESTS.format(ends="i, i * 2 + 3")))
+    before = sch.func
+    loop = sch.get_loops("B")[2]
+    message = "the loop k is not proved to have -4 iterations"
+    check_refused(sch, lambda: sch.cut_loop(loop, -4), "bad-count", message)
+    first, second = sch.cut_loop(loop, -2)
+    assert [show_expr(sch.get(part).extent) for part in (first, second)] == ["i + 1", "2"]
+    check_transform(before, sch)
+
+
+JOINED = """
+@T.prim_func
+def main(A: T.Buffer((9,), "int32"), C: T.Buffer((9, 3), "int32")):
+    for i in range(9):
+        for j, l in T.grid(i, 3):
+            with T.block("first"):
+                C[j, l] = C[j, l] * 2 + A[i]
+        for j, l in T.grid({start}, {depth}):
+            with T.block("second"):
+                C[j, l] = C[j, l] * 2 + {value}
+        for j in range(3):
+            with T.block("third"):
+                A[j] = A[j] + 1
+"""
+
+
+def joined(start: str = "(i, 9)", depth: str = "3", value: str = "A[i]") -> Schedule:
+    return Schedule(parse(JOINED.format(start=start, depth=depth, value=value)))
+
+
+def test_loops_that_run_the_same_steps_become_one():
+    sch = joined()
+    before = sch.func
+    loop = sch.join_loops(sch.get_loops("first")[1], sch.get_loops("second")[1])
+    assert sch.get(loop) is sch.get(sch.get_loops("first")[1])
+    assert show_expr(sch.get(loop).extent) == "9"
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
+    ("change", "others", "reason", "message"),
+    [
+        ({"start": "(i + 1, 9)"}, ("first", "second"), "not-adjacent", "begin where j ends"),
+        ({"depth": "2"}, ("first", "second"), "not-equal", "do not run the same steps"),
+        ({"value": "A[j]"}, ("first", "second"), "not-equal", "do not run the same steps"),
+        ({}, ("second", "third"), "not-adjacent", "begin where j ends"),
+        ({}, ("first", "third"), "not-siblings", "does not directly follow j"),
+    ],
+)
+def test_loops_that_stay_two(change, others, reason, message):
+    sch = joined(**change)
+    loops = [sch.get_loops(name)[1] for name in others]
+    check_refused(sch, lambda: sch.join_loops(*loops), reason, message)
 
 
 def test_a_triangle_without_completions_changes_its_loops():

@@ -1,4 +1,5 @@
-"""ragged_tiling: register tiles of updates of run-time length; right for odd sizes too."""
+"""ragged_tiling, blocked_elimination: register tiles of updates of run-time length; right for odd
+sizes too."""
 
 from __future__ import annotations
 
@@ -9,13 +10,18 @@ import metasched as ms
 from metasched.kinds.cpu import cpu_postprocs
 from metasched.schedule.schedule import Schedule
 from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.blocked_elimination import BlockedElimination
 from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.ragged_tiling import RaggedTiling
+from metasched.space.modules.row_elimination import RowElimination
 from metasched.target import Target
 
 
 def spaces(func, cores=2):
-    modules = (LoopDistribution(), RaggedTiling(256, 16, cores))
+    modules = (
+        LoopDistribution(), RowElimination(cores), BlockedElimination(256, 16, cores),
+        RaggedTiling(256, 16, cores),
+    )  # fmt: skip
     return SpaceGenerator(modules).generate(func, Target.native())
 
 
@@ -25,15 +31,18 @@ def spaces(func, cores=2):
         ("poly.trmm", (24, 24), 1),
         ("poly.trmm", (23, 29), 1),
         ("poly.symm", (21, 26), 2),
+        ("poly.lu", (48,), 1),
+        ("poly.lu", (53,), 1),
     ],
 )
 def test_triangles_of_products_are_tiled(name, shape, tiles):
     work = ms.workloads.get(name)
     func, target = work.func(shape), Target.native()
-    trace = spaces(func)[0]
+    trace = max(spaces(func), key=lambda t: str(t).count("cache_update"))
     assert str(trace).count("cache_update") == tiles
     rng = np.random.default_rng(0)
     args = [rng.normal(size=[int(s) for s in b.shape]) for b in func.params]
+    args = work.draw(rng, shape) if work.draw else args
     want = [a.copy() for a in args]
     work.reference(shape, *want)
     for seed in range(3):
@@ -48,7 +57,9 @@ def test_triangles_of_products_are_tiled(name, shape, tiles):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("poly.trmm", (30, 3)), ("poly.cholesky", (30,))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("poly.trmm", (30, 3)), ("poly.cholesky", (30,)), ("poly.lu", (40,))]
+)
 def test_what_holds_no_tile_stays_as_it_is(name, shape):
     func = ms.workloads.get(name).func(shape)
     assert all("cache_update" not in str(trace) for trace in spaces(func))

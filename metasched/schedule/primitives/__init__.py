@@ -28,6 +28,7 @@ from metasched.schedule.primitives.fission import decompose_outputs, fission
 from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
 from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from metasched.schedule.primitives.join_loops import join_loops
 from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from metasched.schedule.primitives.loop_partition import loop_partition
 from metasched.schedule.primitives.merge import merge
@@ -128,6 +129,7 @@ class Methods:
     decompose_outputs = recorded(decompose_outputs)
     loop_partition = recorded(loop_partition)
     cut_loop = recorded(cut_loop)
+    join_loops = recorded(join_loops)
     right_looking = recorded(right_looking)
     partition_at = recorded(partition_at)
     skip_unused = recorded(skip_unused)

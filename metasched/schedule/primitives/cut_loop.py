@@ -25,7 +25,8 @@ from metasched.schedule.state import State
 def cut_loop(state: State, loop: LoopRV, around: LoopRV | int | Expr) -> list[LoopRV]:
     """Cut `loop` in two parts, which follow each other; returns both.
 
-    With a number, the first part has that many iterations. With a loop around, one part has the
+    With a number, the first part has that many iterations; a negative number counts from the end.
+    With a loop around, one part has the
     iterations that run in each iteration of `around`, so its range no longer depends on `around`;
     the other part has the rest, as the triangle of a tile. If the end of `loop` grows with
     `around`, the common part comes first; if the start grows, it comes last. (Exo calls the step
@@ -67,15 +68,15 @@ def cut_loop(state: State, loop: LoopRV, around: LoopRV | int | Expr) -> list[Lo
 
 
 def _count(state: State, node: For, at: int | Expr) -> Expr:
-    """The end of a first part with a given number of iterations."""
+    """The end of a first part with a given number of iterations, or with all but a number."""
     count = state.integer(at)
     known = Analyzer(ranges_of(state.loops_above(node)))
-    if count is None or count < 0 or not known.prove(count <= node.extent):
+    if count is None or not known.prove(abs(count) <= node.extent):
         raise state.error(
             "bad-count", f"the loop {node.var.name} is not proved to have {brief(at)} iterations",
             node,
         )  # fmt: skip
-    return node.min + count
+    return node.min + count if count >= 0 else node.min + node.extent + count
 
 
 def _common(state: State, node: For, outer: For) -> Expr:

@@ -24,6 +24,7 @@ from metasched.analysis.access import strides
 from metasched.analysis.block import FOLD, TILED, is_leaf, loop_iter_kind
 from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
+from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import TRUE, Expr, as_expr, as_int
 from metasched.ir.stmt import BufferStore, For, ForKind, IterKind, SeqStmt
 from metasched.ir.visit import blocks_of, free_vars, loads_of
@@ -106,7 +107,7 @@ class RaggedTiling:
         most = max(h * w for h, w in pairs)
         pairs = [(h, w) for h, w in pairs if 4 * h * w >= 3 * most]
         height, width = (
-            _choice(sch, list(dict.fromkeys(sizes))) for sizes in zip(*pairs, strict=True)
+            choice(sch, list(dict.fromkeys(sizes))) for sizes in zip(*pairs, strict=True)
         )
         if isinstance(height, ExprRV) or isinstance(width, ExprRV):
             sch.require(self._fits(height, width // lanes))
@@ -159,17 +160,9 @@ class _Nest:
 def _nest(child: Child) -> _Nest | None:
     """The loops of an update that a tile can hold; None for other blocks."""
     block, loops = child.block, child.loops
-    if len(loops) != 3 or {TILED, FOLD} & block.annotations.keys() or is_leaf(block) is not None:
+    if len(loops) != 3 or {TILED, FOLD} & block.annotations.keys():
         return None
-    store = block.body
-    if block.init is not None or child.realize.predicate is not TRUE or child.branches:
-        return None
-    if any(n.kind is not ForKind.SERIAL or n.annotations for n in loops):
-        return None
-    if not isinstance(store, BufferStore) or all(
-        load.buffer is not store.buffer or load.indices != store.indices
-        for load in loads_of(store.value)
-    ):
+    if not is_update(child) or any(n.kind is not ForKind.SERIAL or n.annotations for n in loops):
         return None
     moves = [dict(_written(child, loop)) for loop in loops]
     columns = [n for n, m in enumerate(moves) if m == {True: 1} and _constant(loops[n])]
@@ -183,6 +176,17 @@ def _nest(child: Child) -> _Nest | None:
     depends = any(loops[outer].var in free_vars(e) for e in loops[inner].exprs)
     along = all(move in (0, 1) for _, move in strides(child, loops[columns[0]]))
     return _Nest(rows[0], columns[0], reduced[0]) if depends and along else None
+
+
+def is_update(child: Child) -> bool:
+    """Whether a leaf block without init and predicate updates one element."""
+    block, store = child.block, child.block.body
+    if is_leaf(block) is not None or block.init is not None or child.branches:
+        return False
+    if child.realize.predicate is not TRUE or not isinstance(store, BufferStore):
+        return False
+    own = BufferLoad(store.buffer, store.indices)
+    return any(load is own for load in loads_of(store.value))
 
 
 def _written(child: Child, loop: For) -> list[tuple[bool, int | None]]:
@@ -203,7 +207,8 @@ def _fitting(sch: Schedule, loop: LoopRV, sizes: list[int]) -> list[int]:
     return fits
 
 
-def _choice(sch: Schedule, sizes: list[int]) -> int | ExprRV:
+def choice(sch: Schedule, sizes: list[int]) -> int | ExprRV:
+    """One of the sizes, sampled if there are several."""
     return sizes[0] if len(sizes) == 1 else sch.sample_categorical(
         sizes, [1.0 / len(sizes)] * len(sizes)
     )  # fmt: skip

@@ -62,7 +62,7 @@ class RowElimination:
             return [sch]
         found = [sch]
         along = sch.copy()
-        rows = [loop for loop in _top_loops(along, block) if _is_recurrence(along, loop)]
+        rows = [loop for loop in top_loops(along, block) if _is_recurrence(along, loop)]
         if not rows:
             return found
         for loop in rows:
@@ -71,12 +71,12 @@ class RowElimination:
             found.insert(0, along)
         if self.cores > 1:
             blocked = along.copy()
-            if sum(_in_blocks(blocked, loop) for loop in _top_loops(blocked, block)):
+            if sum(_in_blocks(blocked, loop) for loop in top_loops(blocked, block)):
                 found.insert(0, blocked)
         return found
 
 
-def _top_loops(sch: Schedule, root: BlockRV) -> list[LoopRV]:
+def top_loops(sch: Schedule, root: BlockRV) -> list[LoopRV]:
     """The outermost loops of a root block that hold more than one statement somewhere."""
     scope = Scope.of(sch.state.block(root).block)
     tops = {c.loops[0].var: c for c in scope.realizes if c.loops}

@@ -1,0 +1,199 @@
+"""blocked_elimination: factorizations in blocks of steps, of which register tiles do most work.
+
+    for k_0:                                       # a block of K steps
+        eliminate the rows of the block, step by step
+        for i in the rows below, in parallel:
+            for k_1 in the block: divide, and update the columns of the block
+        for i_0 in parallel, j_0, of the rest:
+            load a tile; for k_1 in the block: tile -= A[i, k] * A[k, j]; store the tile
+
+The module takes the program of `row_elimination` whose innermost loops run along rows:
+`for i: for k in range(i): divide(i, k); for j after k: A[i, j] -= A[i, k] * A[k, j]`. The steps
+become the outermost loop, so that all rows below a block of steps are independent. This is the
+blocked right-looking form of LAPACK (Dongarra, Gustavson and Karp 1984).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from metasched.analysis.block import TILED
+from metasched.analysis.scope import Child
+from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import For, SeqStmt, Stmt
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.loop_kinds import child_of, undo_to
+from metasched.space.modules.ragged_tiling import choice, is_update
+from metasched.space.modules.register_tiling import vectors
+from metasched.space.modules.row_elimination import top_loops
+from metasched.space.strides import contiguous
+from metasched.space.tiling import changed
+
+STRUCTURE = "eliminated"
+"""The value of the note TILED on the blocks of a tile."""
+BLOCKS = 4
+"""The fewest blocks of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedElimination:
+    """Offer an elimination in blocks of steps beside the program (see the file's docstring).
+
+    The module acts on root blocks.
+
+    Attributes:
+        vector_bits: the width of a vector register.
+        registers: the number of vector registers.
+        cores: of the machine; one core gets no parallel loops.
+    """
+
+    vector_bits: int = 256
+    registers: int = 16
+    cores: int = 1
+
+    @property
+    def name(self) -> str:
+        return "blocked_elimination"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is not None:
+            return [sch]
+        found = [sch]
+        for loop in top_loops(sch, block):
+            if _steps(sch.state.loop(loop)):
+                found[:0] = changed(sch, partial(self._apply, loop))
+        return found
+
+    def _apply(self, loop: LoopRV, sch: Schedule) -> None:
+        join_equal(sch, loop)
+        step, rows = sch.right_looking(loop)
+        update = _update_below(sch, rows)
+        lanes = self.vector_bits // update.block.writes[0].buffer.dtype.bits
+        height, width = 4 if self.registers < 32 else 8, 3 * lanes
+        extent = as_int(sch.get(step).extent) or 0
+        size, even = _block_size(sch, extent, width)
+        if not even:
+            step, _ = sch.cut_loop(step, extent - extent % size)
+        _, inside = sch.split(step, [None, size])
+        _, rows = sch.cut_loop(rows, inside)
+        _, inside = sch.fission(inside)
+        sch.reorder(rows, inside)
+        if extent % height:
+            rows, _ = sch.cut_loop(rows, -(extent % height))
+        columns = sch.get_loops(sch.get_block(_update_below(sch, rows).block.name))[-1]
+        _, columns = sch.cut_loop(columns, inside)
+        last = len(sch.state.loop(inside).body.stmts) - 1
+        sch.fission(inside, [list(range(last)), [last]])
+        panel, rest = sch.fission(rows)
+        sch.reorder(columns, sch.get_loops(sch.get_child_blocks(columns)[0])[-2])
+        if extent % width:
+            columns, _ = sch.cut_loop(columns, -(extent % width))
+            rest, others = sch.fission(rest)
+            self._in_parallel(sch, others)
+        self._panel(sch, panel, height)
+        self._tiles(sch, rest, (height, width, lanes))
+
+    def _panel(self, sch: Schedule, rows: LoopRV, height: int) -> None:
+        """Interleave the divisions of several rows, of which each row waits for the one before."""
+        rows, row = sch.split(rows, [None, height])
+        before = len(sch.trace)
+        try:
+            sch.reorder(_inside(sch, row), row)
+        except ScheduleError:
+            undo_to(sch, before)
+        self._in_parallel(sch, rows)
+
+    def _tiles(self, sch: Schedule, rows: LoopRV, sizes: tuple[int, int, int]) -> None:
+        """The updates of the rest, in register tiles."""
+        height, width, lanes = sizes
+        block = sch.get_child_blocks(rows)[0]
+        columns, inside = sch.get_loops(block)[-2:]
+        tile, row = sch.split(rows, [None, height])
+        column, lane = sch.split(columns, [None, width])
+        sch.reorder(tile, column, inside, row, lane)
+        copies = sch.cache_update(inside, "local")
+        vectors(sch, [row, lane], 1, lanes)
+        sch.annotate(block, TILED, STRUCTURE)
+        for copy in copies:
+            vectors(sch, sch.get_loops(copy)[-2:], 1, lanes)
+            sch.annotate(copy, TILED, STRUCTURE)
+        self._in_parallel(sch, tile)
+
+    def _in_parallel(self, sch: Schedule, rows: LoopRV) -> None:
+        if self.cores > 1:
+            sch.parallel(rows)
+
+
+def _steps(rows: For) -> bool:
+    """Whether a loop of constant extent holds nothing but a loop over all earlier iterations."""
+    steps = rows.body
+    if not isinstance(steps, For) or as_int(rows.extent) is None or as_int(rows.min) != 0:
+        return False
+    return steps.extent is rows.var and as_int(steps.min) == 0 and isinstance(steps.body, SeqStmt)
+
+
+def join_equal(sch: Schedule, loop: LoopRV) -> None:
+    """Join neighbouring loops below `loop` that run the same steps, as far as there are some."""
+    joined = True
+    while joined:
+        joined = False
+        node = sch.state.loop(loop)
+        for first, second in _neighbours(node):
+            try:
+                sch.join_loops(*(_handle(sch, one) for one in (first, second)))
+            except ScheduleError:
+                continue
+            joined = True
+            break
+
+
+def _neighbours(stmt: Stmt) -> list[tuple[For, For]]:
+    """The pairs of loops below a statement that follow each other."""
+    own = list(pairwise(stmt.items)) if isinstance(stmt, SeqStmt) else []
+    found = [(a, b) for a, b in own if isinstance(a, For) and isinstance(b, For)]
+    below = stmt.stmts if isinstance(stmt, (For, SeqStmt)) else ()
+    return found + [pair for inner in below for pair in _neighbours(inner)]
+
+
+def _handle(sch: Schedule, node: For) -> LoopRV:
+    child = sch.state.scope(node).under(node)[0]
+    return sch.get_loops(sch.get_block(child.block.name))[child.loops.index(node)]
+
+
+def _update_below(sch: Schedule, rows: LoopRV) -> Child:
+    """The update of a row along its columns, the last of the statements below a loop."""
+    node = sch.state.loop(rows)
+    children = sch.state.scope(node).under(node)
+    last = child_of(sch, children[-1].token)
+    if is_update(last) and len(last.loops) > 2 and contiguous(last, last.loops[-1]):
+        return last
+    raise ScheduleError(
+        "cache_update", "no-update", f"{last.block.name} does not update a row along its columns"
+    )
+
+
+def _inside(sch: Schedule, loop: LoopRV) -> LoopRV:
+    """The loop directly inside a loop."""
+    inner = sch.state.loop(loop).body
+    if not isinstance(inner, For):
+        raise ScheduleError("reorder", "not-a-chain", "the loop holds several statements")
+    return _handle(sch, inner)
+
+
+def _block_size(sch: Schedule, extent: int, width: int) -> tuple[int | ExprRV, bool]:
+    """Sample the number of steps of a block, and whether blocks divide the steps.
+
+    A size is a multiple of the columns of a tile. All sizes divide the steps, or none does, because
+    a rest of the steps has loops of its own.
+    """
+    sizes = [n * width for n in (1, 2, 4) if n * width * BLOCKS <= extent]
+    even = [n for n in sizes if extent % n == 0]
+    sizes = even or sizes
+    if not sizes:
+        raise ScheduleError("split", "short-loop", f"{extent} steps hold no {BLOCKS} blocks")
+    return choice(sch, sizes), bool(even)
