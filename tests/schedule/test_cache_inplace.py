@@ -7,6 +7,7 @@ from schedule.golden_programs import becomes
 from schedule.programs import matmul
 
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -76,6 +77,21 @@ def test_untouched_elements_of_the_copied_region_keep_their_values():
     sch = Schedule(neighbours)
     sch.cache_inplace("A", 0, "global")
     check_transform(neighbours, sch)
+
+
+def test_blocks_around_declare_the_box_that_is_copied():
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((6, 5), "int32"), X: T.Buffer((2,), "int32")):
+    for t in range(2):
+        for i in range(2, 4):
+            with T.block("A"):
+                A[i, 2] = A[i - 2, 0] * 2 + A[i + 2, 0] + X[t]
+""")
+    sch = Schedule(func)
+    sch.loop_partition(sch.get_loops("A")[0], [None, 1])
+    sch.cache_inplace("A_t0_partition", 0, "global")
+    check_transform(func, sch)
 
 
 def test_refusals():

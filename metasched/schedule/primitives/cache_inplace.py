@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from metasched.analysis.added import in_bounds
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import covers, union_regions
+from metasched.arith.intset import covers, relax, union_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, IntImm, Var, logical_and
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt, evolve
 from metasched.ir.visit import substitute, substitute_buffers
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free, require_scope_name
@@ -70,9 +70,47 @@ def cache_inplace(
     state.commit(
         edit.wrap(realize, lambda s: substitute_buffers(s, {buffer: cache})),
         beside(realize, [copy_in], [copy_out]),
+        *(edit.wrap(b, _reading(r)) for b, r in _around(state, realize, buffer, loaded)),
         edit.wrap(scope.block, with_buffers(cache)),
     )
     return [state.new_block(first.token), state.new_block(second.token)]
+
+
+def _around(
+    state: State, realize: BlockRealize, buffer: Buffer, loaded: Sequence[Range]
+) -> Iterator[tuple[Block, BufferRegion]]:
+    """The blocks around that declare to read the buffer, with what they copy of it: the box around
+    the elements that an instance touches may hold more than these elements."""
+    region, inner = BufferRegion(buffer, tuple(loaded)), realize
+    for outer in state.ancestors(realize):
+        if not isinstance(outer, BlockRealize):
+            continue
+        region = relax(region, ranges_of(state.loops_above(inner)))
+        if any(r.buffer is buffer for r in outer.block.reads):
+            yield outer.block, region
+        ranges = (
+            Range(substitute(r.min, outer.bindings), substitute(r.extent, outer.bindings))
+            for r in region.region
+        )
+        region, inner = BufferRegion(buffer, tuple(ranges)), outer
+
+
+def _reading(more: BufferRegion) -> Callable[[Stmt], Stmt]:
+    """An edit that lets a block read a region of a buffer in addition."""
+
+    def edited(stmt: Stmt) -> Stmt:
+        assert isinstance(stmt, Block)
+        known = [r for r in stmt.reads if r.buffer is more.buffer]
+        if any(covers(r.region, more.region) for r in known):
+            return stmt
+        box: Sequence[Range] = more.region
+        for r in known:
+            box = union_regions(r.region, box)
+        joined = BufferRegion(more.buffer, tuple(box))
+        kept = (joined if r is known[0] else r for r in stmt.reads if r not in known[1:])
+        return evolve(stmt, reads=tuple(kept))
+
+    return edited
 
 
 def _require_sequential(state: State, realize: BlockRealize, buffer: Buffer) -> None:
