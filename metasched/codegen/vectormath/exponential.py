@@ -97,16 +97,12 @@ def above_one(t: Text, r: str) -> str:
 def scaled(t: Text, where: str, shifted: str, r: str) -> str:
     """Compute exp(r) * 2**n for |r| <= ln(2) / 2, and 0 in lanes outside `where`; n is in the low
     bits of `shifted`."""
-    y = t.add(above_one(t, r), t.const(1.0))
-    magic = t.const(t.format.magic)
-    n = t.sub(shifted, magic)
+    above = above_one(t, r)
     if t.has_scalef:
-        return t.scalef(y, n, where)
-    half = t.fma(n, t.const(0.5), magic)  # 2**n may be no normal number: two factors are
-    rest = t.add(t.sub(n, t.sub(half, magic)), magic)
-    for part in (half, rest):
-        y = t.mul(y, t.power_of_two(part))
-    return t.pick(where, y, t.const(0.0))
+        n = t.sub(shifted, t.const(t.format.magic))
+        return t.scalef(t.add(above, t.const(1.0)), n, where)
+    first, second = t.two_factors(shifted)
+    return t.pick(where, t.mul(t.fma(above, first, first), second), t.const(0.0))
 
 
 def _power(bases: dict[Format, _Base], t: Text, x: str) -> str:
@@ -135,14 +131,19 @@ def exp_of_sum(t: Text, high: str, low: str) -> str:
     return scaled(t, where, shifted, t.add(r, low))
 
 
+def above_minus_one(t: Text, x: str) -> str:
+    """exp(x) - 1 where 2**round(x / log(2)) is a normal number; accurate for small x too."""
+    shifted, r = reduced(t, x, E_BASE[t.format])
+    power = t.power_of_two(shifted)
+    return t.fma(power, above_one(t, r), t.sub(power, t.const(1.0)))
+
+
 def tanh(t: Text, x: str) -> str:
     """E / (E + 2) with E = exp(2 * |x|) - 1, which is accurate for small x too."""
     size = t.named("fabs", x)
     limit = t.const(0.5 * math.log(2.0) * (t.format.mantissa + 3))  # tanh is 1 from here
     size = t.pick(t.test("ogt", size, limit), limit, size)
-    shifted, r = reduced(t, t.add(size, size), E_BASE[t.format])
-    power = t.power_of_two(shifted)
-    above = t.fma(power, above_one(t, r), t.sub(power, t.const(1.0)))
+    above = above_minus_one(t, t.add(size, size))
     return t.named("copysign", t.div(above, t.add(above, t.const(2.0))), x)
 
 

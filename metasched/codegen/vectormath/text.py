@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from metasched.codegen.types import constant, register_type, splat
 from metasched.ir.dtype import BOOL, FLOAT32, DType
 
-_LONG = 10  # a polynomial of at least this many coefficients is evaluated in two halves
+# Polynomials of at least so many coefficients are evaluated in pairs, and in pairs of pairs.
+_SHORT, _LONG = 5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +142,22 @@ class Text:
         return self.emit(f"call {result} @{name}({inside})")
 
     def poly(self, x: str, coefficients: tuple[float, ...]) -> str:
-        """Evaluate a polynomial by Horner's rule, highest power first. Long polynomials are split
-        into even and odd powers, so that two chains run at the same time."""
-        if len(coefficients) >= _LONG:
-            square = self.mul(x, x)
-            last, other = (self._horner(square, coefficients[n::2]) for n in (1, 0))
-            if len(coefficients) % 2:
-                last, other = other, last
-            return self.fma(other, x, last)
-        return self._horner(x, coefficients)
+        """Evaluate a polynomial, highest power first.
 
-    def _horner(self, x: str, coefficients: tuple[float, ...]) -> str:
-        total = self.const(coefficients[0])
-        for c in coefficients[1:]:
-            total = self.fma(total, x, self.const(c))
+        Neighbouring coefficients are joined in pairs, in long polynomials twice, so that fewer
+        steps wait for each other. Horner's rule joins the rest.
+        """
+        terms = [self.const(c) for c in coefficients]
+        for least in (_SHORT, _LONG):
+            if len(coefficients) < least:
+                break
+            odd = len(terms) % 2
+            pairs = zip(terms[odd::2], terms[odd + 1 :: 2], strict=True)
+            terms = terms[:odd] + [self.fma(high, x, low) for high, low in pairs]
+            x = self.mul(x, x)
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.fma(total, x, term)
         return total
 
     # -- choice
@@ -184,6 +187,15 @@ class Text:
         """2**n, where `shifted` holds n + `format.magic` and 2**n is a normal number."""
         biased = self.iop("add", self.bits(shifted), self.int(self.format.bias))
         return self.floating(self.iop("shl", biased, self.int(self.format.mantissa)))
+
+    def two_factors(self, shifted: str) -> tuple[str, str]:
+        """Two normal numbers whose product is 2**n, where `shifted` holds n + `format.magic`: 2**n
+        itself may be subnormal, or larger than the largest number."""
+        width = self.int(self.format.mantissa)
+        biased = self.iop("add", self.bits(shifted), self.int(2 * self.format.bias))
+        first = self.iop("shl", self.iop("lshr", biased, self.int(1)), width)
+        second = self.iop("sub", self.iop("shl", biased, width), first)
+        return self.floating(first), self.floating(second)
 
     def scalef(self, x: str, power: str, where: str) -> str:
         """Multiply x by 2**power, for any integer power, in the lanes of `where`; others get 0.
