@@ -11,13 +11,15 @@ Largest errors in units in the last place; tests hold them:
 | atan, asin, acos | 2, 2, 1.5 | 1.5, 2, 1.5 |
 | sinh, cosh | 2, 2 | 2.5, 2 |
 | asinh, acosh, atanh | 3, 3, 3 | 3, 3, 3 |
-| pow | 1 | 1.5 |
+| pow, atan2 | 1, 2 | 1.5, 2 |
+| hypot, fmod | 0.6, 0 | 1, 0 |
 | rsqrt, sqrt | 1.5, 0.5 | 1.5, 0.5 |
 
 float16 and bfloat16 compute in float32 and round once. On processors without fused multiply-add the
-errors are up to 1 unit larger. The C library computes the other functions, lane by lane. It also
-computes sin, cos and tan of arguments beyond 2**28 in size, or beyond 2**22 without fused
-multiply-add; there it computes float64 pow, too.
+errors are up to 1 unit larger. The C library computes ldexp, lane by lane. It also computes sin,
+cos and tan of arguments beyond 2**28 in size, or beyond 2**22 without fused multiply-add, and fmod
+of operands whose quotient is 2**52 or more. Without fused multiply-add it computes float64 pow and
+all of fmod.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from metasched.codegen.vectormath import (
     hyperbolic,
     logarithm,
     power,
+    roots,
     trigonometric,
 )
 from metasched.codegen.vectormath.text import DOUBLE, SINGLE, Format, Text
@@ -76,10 +79,14 @@ _FUNCTIONS = {
         exponential.sigmoid, logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p,
         error_function.erf, trigonometric.sin, trigonometric.cos, trigonometric.tan,
         arcus.atan, arcus.asin, arcus.acos, hyperbolic.sinh, hyperbolic.cosh,
-        hyperbolic.asinh, hyperbolic.acosh, hyperbolic.atanh,
+        hyperbolic.asinh, hyperbolic.acosh, hyperbolic.atanh, arcus.atan2,
     )
 }  # fmt: skip
 _FUNCTIONS["pow"] = _Function(power.pow, {SINGLE: 64, DOUBLE: 64}, frozenset({DOUBLE}))
+_FUNCTIONS["rsqrt"] = _Function(roots.rsqrt, {DOUBLE: 64})
+_FUNCTIONS["hypot"] = _Function(roots.hypot, {SINGLE: 64, DOUBLE: 64})
+_FUNCTIONS["fmod"] = _Function(roots.fmod, {SINGLE: 64, DOUBLE: 64}, frozenset({SINGLE, DOUBLE}))
+_OF_TWO = ("pow", "atan2", "hypot", "fmod")
 _FORMATS = {SINGLE.dtype: SINGLE, DOUBLE.dtype: DOUBLE}
 
 
@@ -100,9 +107,8 @@ def apply(e: Emitter, name: str, operands: list[Val]) -> Val:
     if name in _NATIVE:
         suffix = type_suffix(dtype, lanes)
         return e.intrinsic(f"llvm.{_NATIVE[name]}.{suffix}", dtype, lanes, *operands)
-    if name == "rsqrt":
-        root = apply(e, "sqrt", operands)
-        return binary(e, Div, literal(1.0, dtype, lanes), root)
+    if name == "rsqrt" and dtype == FLOAT32:
+        return binary(e, Div, literal(1.0, dtype, lanes), apply(e, "sqrt", operands))
     function, form = _FUNCTIONS.get(name), _FORMATS.get(dtype)
     if function is None or form is None:
         return _libm(e, name, operands)
@@ -162,7 +168,7 @@ def _define(e: Emitter, name: str, form: Format, lanes: int) -> str:
     symbol = f"ms.{name}.v{lanes}{form.suffix}"
     if symbol in e.module.definitions:
         return symbol
-    operands = ["%x", "%y"] if name == "pow" else ["%x"]
+    operands = ["%x", "%y"] if name in _OF_TWO else ["%x"]
     result = function.write(t, *operands)
     for called, declaration in sorted(t.declares.items()):
         e.module.declare(called, declaration)

@@ -1,4 +1,4 @@
-"""atan, asin and acos: polynomials near zero, and identities that lead there.
+"""atan, atan2, asin and acos: polynomials near zero, and identities that lead there.
 
 atan(x) = pi / 4 + atan((x - 1) / (x + 1)) and atan(x) = pi / 2 - atan(1 / x) leave |t| <= tan(pi /
 8). asin(x) = pi / 2 - 2 * asin(sqrt((1 - x) / 2)) leaves |x| <= 1 / 2.
@@ -50,6 +50,34 @@ def atan(t: Text, x: str) -> str:
     z = t.mul(r, r)
     tail = t.fma(t.mul(r, z), t.poly(z, _ATAN[t.format]), start(low))
     return t.named("copysign", t.add(start(high), t.add(r, tail)), x)
+
+
+def atan2(t: Text, y: str, x: str) -> str:
+    """The angle k * pi / 4 +- atan(r), where r is the quotient of the smaller size and the larger,
+    or (smaller - larger) / (smaller + larger), and k is 0 to 4."""
+    one, zero, inf = t.const(1.0), t.const(0.0), t.const(math.inf)
+    high, low = (t.const(part / 2) for part in _HALF_PI[t.format])
+    a, b = t.named("fabs", y), t.named("fabs", x)
+    steep = t.test("ogt", a, b)
+    huge = t.test("ogt", t.pick(steep, a, b), t.const(2.0 ** (t.format.bias - 1)))
+    scale = t.pick(huge, t.const(0.25), one)  # so that the sum is finite
+    a, b = t.mul(a, scale), t.mul(b, scale)
+    less, more, total = t.pick(steep, b, a), t.pick(steep, a, b), t.add(a, b)
+    infinite = t.test("oeq", less, inf)
+    middle = t.test("ogt", less, t.mul(more, t.const(math.tan(math.pi / 8))))
+    middle = t.logic("or", middle, infinite)
+    above = t.pick(infinite, zero, t.pick(middle, t.sub(less, more), less))
+    below = t.pick(middle, total, more)
+    r = t.div(above, t.pick(t.test("oeq", total, zero), one, below))
+    k = t.pick(middle, one, zero)
+    k = t.pick(steep, t.sub(t.const(2.0), k), k)
+    left = t.emit(f"icmp slt {t.i} {t.bits(x)}, {t.int(0)}")
+    k = t.pick(left, t.sub(t.const(4.0), k), k)
+    falls = t.emit(f"xor {t.b} {steep}, {left}")
+    r = t.pick(falls, t.neg(r), r)
+    z = t.mul(r, r)
+    tail = t.fma(t.mul(r, z), t.poly(z, _ATAN[t.format]), t.mul(k, low))
+    return t.named("copysign", t.fma(k, high, t.add(r, tail)), y)
 
 
 def _halved(t: Text, x: str) -> tuple[str, str, str]:

@@ -48,19 +48,21 @@ _DECIMAL = {
 }
 
 
-def split(t: Text, x: str) -> tuple[str, str]:
+def split(t: Text, x: str, may_be_subnormal: bool = True) -> tuple[str, str]:
     """Write positive finite x as 2**e * (1 + m); gives e and m."""
-    form = t.format
-    tiny = t.test("olt", x, t.const(form.tiny))
-    x = t.pick(tiny, t.mul(x, t.const(2.0**form.mantissa)), x)
-    root, width = form.bits_of(math.sqrt(0.5)), form.mantissa
+    form, width = t.format, t.format.mantissa
+    bias = t.const(2.0**width + form.bias)
+    if may_be_subnormal:
+        tiny = t.test("olt", x, t.const(form.tiny))
+        x = t.pick(tiny, t.mul(x, t.const(2.0**width)), x)
+        bias = t.pick(tiny, t.const(2.0**width + form.bias + width), bias)
+    root = form.bits_of(math.sqrt(0.5))
     # The exponent of x / sqrt(1/2), with its bias, is in the upper bits.
     moved = t.iop("add", t.bits(x), t.int(form.bits_of(1.0) - root))
     biased = t.iop("lshr", moved, t.int(width))
     # The integer e in the low bits of 2**mantissa is the number 2**mantissa + e.
     number = t.floating(t.iop("or", biased, t.int(form.bits_of(2.0**width))))
-    normal, lifted = (t.const(2.0**width + form.bias + extra) for extra in (0, width))
-    exponent = t.sub(number, t.pick(tiny, lifted, normal))
+    exponent = t.sub(number, bias)
     fraction = t.iop("and", moved, t.int((1 << width) - 1))
     return exponent, t.sub(t.floating(t.iop("add", fraction, t.int(root))), t.const(1.0))
 

@@ -78,6 +78,7 @@ class Text:
         self.f = register_type(self.format.dtype, self.lanes)
         self.i = register_type(self.format.integer, self.lanes)
         self.b = register_type(BOOL, self.lanes)
+        self.true = splat("true", "i1", self.lanes)
         wanted = {512: {"avx512f"}, 256: {"avx512f", "avx512vl"}}
         self.has_scalef = wanted.get(self.lanes * self.format.dtype.bits, {"none"}) <= self.features
 
@@ -223,41 +224,55 @@ class Text:
 
     # -- what happens rarely
 
-    def rarely(self, name: str, where: str, x: str, value: str) -> str:
-        """Replace the lanes of `value` in `where` by the C library's function `name` of x.
+    def rarely(self, name: str, where: str, operands: tuple[str, ...], value: str) -> str:
+        """Replace the lanes of `value` in `where` by the C library's function `name` of `operands`.
 
         A separate function calls the library, behind a branch that is rarely taken.
         """
+        helper = f"ms.{name}.rare.v{self.lanes}{self.format.suffix}"
+        self.helpers[helper] = self._lane_by_lane(helper, name, operands)
+        return self.rare_call(helper, where, operands, value)
+
+    def rare_call(self, helper: str, where: str, operands: tuple[str, ...], value: str) -> str:
+        """Call the function `helper` of (operands, where, value) if a lane of `where` is set;
+        `value` otherwise."""
         n, f = len(self.lines), self.f
         some = where
         if self.lanes > 1:
             some = self.call(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", (self.b, where))
-        helper = f"ms.{name}.rare.v{self.lanes}{self.format.suffix}"
-        self.helpers[helper] = self._lane_by_lane(helper, name)
         self.lines += [f"br i1 {some}, label %rare{n}, label %usual{n}", f"rare{n}:"]
-        rare = self.call(helper, f, (f, x), (self.b, where), (f, value))
+        rare = self.call(helper, f, *((f, x) for x in operands), (self.b, where), (f, value))
         self.lines += [f"br label %usual{n}", f"usual{n}:"]
         return self.emit(f"phi {f} [ {value}, %start ], [ {rare}, %rare{n} ]")
 
-    def _lane_by_lane(self, symbol: str, name: str) -> str:
+    def define_rare(
+        self, symbol: str, operands: tuple[str, ...], lines: list[str], result: str
+    ) -> str:
+        """The definition of a function of as many operands, named %x0, %x1 and so on, that is
+        called rarely: `result` in the lanes of `where`."""
+        f, body = self.f, "\n".join(lines)
+        parameters = "".join(f"{f} %x{k}, " for k, _ in enumerate(operands))
+        return (
+            f"define internal {f} @{symbol}({parameters}{self.b} %where, {f} %value) "
+            f"noinline cold memory(none) {{\n{body}\n"
+            f"%result = select {self.b} %where, {f} {result}, {f} %value\nret {f} %result\n}}"
+        )
+
+    def _lane_by_lane(self, symbol: str, name: str, operands: tuple[str, ...]) -> str:
         """The definition of a function that calls the C library for each lane."""
         kind = register_type(self.format.dtype)
         called = name if self.format is DOUBLE else f"{name}f"
-        self.library[called] = f"{kind} @{called}({kind})"
+        self.library[called] = f"{kind} @{called}({', '.join(kind for _ in operands)})"
         lines, last = [], "poison" if self.lanes > 1 else "%y0"
         for i in range(self.lanes):
-            lane = "%x"
+            lane = [f"%x{k}" for k, _ in enumerate(operands)]
             if self.lanes > 1:
-                lane = f"%x{i}"
-                lines.append(f"{lane} = extractelement {self.f} %x, i64 {i}")
-            lines.append(f"%y{i} = call {kind} @{called}({kind} {lane})")
+                lane = [f"%x{k}.{i}" for k, _ in enumerate(operands)]
+                for k, part in enumerate(lane):
+                    lines.append(f"{part} = extractelement {self.f} %x{k}, i64 {i}")
+            inside = ", ".join(f"{kind} {part}" for part in lane)
+            lines.append(f"%y{i} = call {kind} @{called}({inside})")
             if self.lanes > 1:
                 lines.append(f"%r{i} = insertelement {self.f} {last}, {kind} %y{i}, i64 {i}")
                 last = f"%r{i}"
-        body = "\n".join(lines)
-        return (
-            f"define internal {self.f} @{symbol}({self.f} %x, {self.b} %where, {self.f} %value) "
-            f"noinline cold memory(none) {{\n{body}\n"
-            f"%result = select {self.b} %where, {self.f} {last}, {self.f} %value\n"
-            f"ret {self.f} %result\n}}"
-        )
+        return self.define_rare(symbol, operands, lines, last)

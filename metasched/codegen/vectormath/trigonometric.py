@@ -70,7 +70,7 @@ def _negated(t: Text, value: str, quarters: str, bit: int) -> str:
 def _near_or_far(t: Text, name: str, x: str, near: str) -> str:
     """The result `near`, or the C library's result in lanes whose argument is too large."""
     far = t.test("ogt", t.named("fabs", x), t.const(_limit(t)))
-    return t.rarely(name, far, x, near)
+    return t.rarely(name, far, (x,), near)
 
 
 def _sine_of(t: Text, name: str, x: str, first: int) -> str:
