@@ -18,6 +18,10 @@ PACKAGE = {
         "there are no operator libraries and no graphs: write the operator with ms.te, or as a "
         f"T.prim_func, {_SCRIPT}",
     ),
+    **dict.fromkeys(
+        ("relay_integration", "relax_integration", "extract_tasks", "extract_task_from_relay"),
+        "ms.tune_tasks(functions, weights=calls) tunes the functions of a graph, both by name",
+    ),
     **dict.fromkeys(("tir", "script", "s_tir", "T", "I", "tirx"), f"the script is {_SCRIPT}"),
     **dict.fromkeys(("tune_tir", "tune_te", "tune_relay", "tune_relax", "optimize_tasks"), _TUNE),
     "meta_schedule": f"this package is it: {_TUNE}",
@@ -93,6 +97,16 @@ SCHEDULE = {
     "tile": "split both loops, then reorder",
     **dict.fromkeys(("pragma", "prefetch", "double_buffer"), "annotate(block_or_loop, key, value)"),
     **dict.fromkeys(("lower", "build"), "ms.lower(sch, target) and ms.build(sch, target)"),
+}
+
+TRACE = {
+    "as_json": "to_json() gives a text; ms.Trace.from_json reads it, and from_tvm_json TVM's own",
+    **dict.fromkeys(
+        ("apply_to_schedule", "apply_json_to_schedule"),
+        "apply(sch) applies the steps; ms.Trace.from_json(text) makes a trace",
+    ),
+    "insts": "entries are the steps, and iterating gives them",
+    "get_decision": "sampling() gives the sampling steps, each with its decision",
 }
 
 

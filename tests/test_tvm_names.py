@@ -24,6 +24,7 @@ GMM = workloads.get("gmm").func((1, 8, 8, 8))
     [
         ("topi", "write the operator with ms.te"),
         ("tir", "from metasched.script import tir as T"),
+        ("relay_integration", "ms.tune_tasks(functions, weights=calls)"),
         ("tune_tir", "ms.tune(func, trials=64"),
         ("TuneConfig", "settings are arguments of ms.tune"),
         ("time_evaluator", "kernel.time(*arguments)"),
@@ -70,7 +71,7 @@ def test_questions_about_a_schedule_have_the_names_of_tvm():
 
 
 def test_every_name_in_the_hints_exists():
-    for table in (tvm_names.PACKAGE, tvm_names.KERNEL, tvm_names.SCHEDULE):
+    for table in (tvm_names.PACKAGE, tvm_names.KERNEL, tvm_names.SCHEDULE, tvm_names.TRACE):
         for words in table.values():
             for name in re.findall(r"\bms\.(\w+)", words):
                 assert hasattr(ms, name), words
@@ -95,6 +96,18 @@ def test_names_of_a_schedule():
     ):  # fmt: skip
         with pytest.raises(AttributeError, match=f"a schedule has no '{name}'; .*{words}"):
             getattr(sch, name)
+
+
+def test_names_of_a_trace():
+    trace = ms.Schedule(GMM).trace
+    for name, words in (
+        ("as_json", r"to_json\(\) gives a text"), ("get_decision", "sampling"),
+        ("applies", "did you mean apply"),
+    ):  # fmt: skip
+        with pytest.raises(AttributeError, match=f"a trace has no '{name}'; .*{words}"):
+            getattr(trace, name)
+    assert not hasattr(trace, "__wrapped__")
+    assert not [n for n in tvm_names.TRACE if n in dir(trace)]
 
 
 def test_older_keywords_of_blockize_and_transform_layout():

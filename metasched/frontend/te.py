@@ -75,6 +75,10 @@ class Tensor(Buffer):
     indices: tuple[Var, ...] = ()
     value: Expr | Reduction | None = None
 
+    def __call__(self, *indices: ExprLike) -> BufferLoad:
+        """An element, as `tensor[indices]` gives it."""
+        return self[indices]
+
 
 def var(name: str = "n", dtype: str = "int32") -> Var:
     """A variable extent, which the arguments of a call determine."""

@@ -11,6 +11,7 @@ from metasched.schedule import codec
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import Entry, map_handles
 from metasched.schedule.tvm_trace import entries_of_tvm
+from metasched.tvm_names import TRACE, hint
 
 if TYPE_CHECKING:
     from metasched.schedule.state import State
@@ -32,6 +33,12 @@ class Trace:
     """A sequence of entries; an immutable value, every change gives a new trace."""
 
     entries: tuple[Entry, ...] = ()
+
+    if not TYPE_CHECKING:  # type checkers would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            known = () if name.startswith("_") else dir(self)
+            raise AttributeError(f"a trace has no {name!r}{hint(name, TRACE, known)}")
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -223,3 +223,12 @@ def test_a_function_is_found_in_a_file_by_the_command_line(tmp_path):
     )
     assert load(f"{file}:double", None).func.is_schedulable
     assert load(f"{file}:pairs", None).func.is_schedulable
+
+
+def test_a_called_tensor_gives_an_element_as_in_tvm():
+    X = te.placeholder((4, 6), name="X")
+    called, indexed = (
+        te.create_prim_func([X, te.compute((6, 4), value, name="Y")])
+        for value in (lambda i, j: X(j, i) * 2.0, lambda i, j: X[j, i] * 2.0)
+    )
+    ms.assert_structural_equal(called, indexed)
