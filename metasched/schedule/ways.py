@@ -76,6 +76,11 @@ def with_siblings(state: State, rv: LoopRV) -> Calls:
         yield (rv,)
 
 
+def with_sibling(state: State, rv: LoopRV) -> Calls:
+    """The loop and one of its sibling loops; nothing for a loop without siblings."""
+    yield from (pair for pair in with_siblings(state, rv) if len(pair) == 2)
+
+
 def with_following_nests(*rest: Any) -> Ways:
     """The loop alone, then with loops of its extent in the nests that follow, more and more."""
 

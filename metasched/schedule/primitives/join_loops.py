@@ -22,7 +22,7 @@ from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
-@primitive(of_loop=ways.with_siblings)
+@primitive(of_loop=ways.with_sibling)
 def join_loops(state: State, first: LoopRV, second: LoopRV) -> LoopRV:
     """Make one loop of two; the inverse of `cut_loop` (Exo calls the step join_loops).
 
