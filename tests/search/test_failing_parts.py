@@ -18,6 +18,8 @@ from metasched.errors import MeasureError, PluginError
 from metasched.measure.builder_slot import BuilderSlot
 from metasched.measure.candidate import Outcome, Status
 from metasched.registry import taken_back
+from metasched.search.baselines import RandomSearch
+from metasched.search.scheduler import RoundRobin
 
 FUNC = matmul(32)
 
@@ -175,32 +177,51 @@ def test_a_part_that_ends_the_process_is_named_and_replaced(
     assert result.trials == 12 and others == []
 
 
-def test_a_database_that_does_not_answer_is_named(tmp_path, monkeypatch):
-    class Slow(Database):
+def test_parts_that_do_not_answer_are_named(tmp_path, monkeypatch):
+    """Each part waits until a warning names it, for at most 2 s."""
+    told = []
+
+    def waits(title):
+        for _ in range(200):
+            if any(title in text for text in told):
+                return
+            watch.time.sleep(0.01)
+
+    @ms.strategy("test.slow")
+    class SlowStrategy(RandomSearch):
+        def propose(self, count):
+            waits("the strategy test.slow")
+            return super().propose(count)
+
+    @ms.task_scheduler("test.slow")
+    class SlowScheduler(RoundRobin):
+        def next(self):
+            waits("the task scheduler test.slow")
+            return super().next()
+
+    class SlowDatabase(Database):
         def put(self, records):
             """Keeps nothing."""
 
         def all(self, *_, **__):
-            for _ in range(200):
-                if Slow.named:
-                    break
-                watch.time.sleep(0.01)
+            waits("the database SlowDatabase")
             return []
 
-        named = False
+    def slow_observer(event):
+        waits("slow_observer")
 
-    def heard(message, *_, **__):
-        told.append(str(message))
-        Slow.named = "the database" in str(message)
-
-    told = []
-    monkeypatch.setattr(watch, "NAMED", 0.05)
-    monkeypatch.setattr(watch.warnings, "warn", heard)
-    ms.tune(
-        FUNC, target=TARGET, trials=1, runner=Table, strategy="random", model="random",
-        work_dir=tmp_path, database=Slow(),
+    monkeypatch.setattr(watch, "NAMED", 0.02)
+    monkeypatch.setattr(watch, "_LOOK", 0.01)
+    monkeypatch.setattr(watch.warnings, "warn", lambda text, *_, **__: told.append(str(text)))
+    monkeypatch.setenv("METASCHED_SCHEDULER", "test.slow")
+    run(
+        tmp_path, trials=2, strategy="test.slow", database=SlowDatabase(),
+        observer=slow_observer,
     )  # fmt: skip
-    assert "the database Slow still runs after 0 s; Ctrl-C ends it" in told
+    named = [text.partition(" still runs after 0 s; ")[0] for text in told if "still runs" in text]
+    for title in ("strategy test.slow", "task scheduler test.slow", "SlowDatabase"):
+        assert any(title in text for text in named), title
+    assert any("slow_observer" in text for text in named)
 
 
 def test_a_model_may_judge_programs_and_learn_nothing(tmp_path):
