@@ -73,25 +73,6 @@ def computes_the_same(func: PrimFunc, target: Target = VNNI, *, draws: int = 2) 
     return sch
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "target"),
-    [
-        ("gmm_u8s8s32", (1, 12, 64, 16), VNNI),
-        ("gmm_u8s8s32", (2, 8, 32, 8), VNNI),
-        ("gmm_u8s8s32", (1, 7, 37, 8), VNNI),
-        ("gmm_u8s8s32", (2, 7, 37, 18), VNNI),
-        ("gmm_bf16", (1, 7, 21, 5), VNNI),
-        ("gmm_u8s8s32", (1, 12, 32, 16), OLD),
-        ("gmm_s8s8s32", (1, 12, 32, 16), VNNI),
-        ("gmm_bf16", (1, 12, 32, 16), VNNI),
-        ("c2d_u8s8s32", (1, 5, 5, 4, 32, 3, 1, 1), VNNI),
-        ("c2d_u8s8s32", (1, 5, 5, 3, 16, 3, 1, 1), VNNI),
-    ],
-)
-def test_candidates_compute_the_same(name, shape, target):
-    computes_the_same(get(name).func(shape), target)
-
-
 def test_the_target_decides_what_is_offered():
     func = get("gmm_u8s8s32").func((1, 16, 32, 16))
     (new,), (old,) = tensor_spaces(func), tensor_spaces(func, OLD)

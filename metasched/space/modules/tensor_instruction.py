@@ -115,8 +115,8 @@ def _cut(block: BlockRV, form: TensorForm, sch: Schedule) -> None:
 def _padded(block: BlockRV, form: TensorForm, sizes: Sequence[int], sch: Schedule) -> None:
     """Pad iterators to multiples, and cut a reduction into groups.
 
-    Copies that the padding reads are made in the same step as the padding. A consumer that can
-    finish a tile reads the padded results, not a copy.
+    Copies that the padding reads are made in the same step as the padding, but for operands that
+    are not padded. A consumer that can finish a tile reads the padded results, not a copy.
     """
     finish = epilogue(sch, block)
     before = sch.state.scope(sch.state.block(block)).producers(sch.get(block).token)
@@ -125,9 +125,11 @@ def _padded(block: BlockRV, form: TensorForm, sizes: Sequence[int], sch: Schedul
         for reader in sch.get_consumers(block):
             if sch.get(reader).token is not sch.get(finish).token:
                 sch.compute_inline(reader)
-    for name in [producer.block.name for producer in before]:
-        with contextlib.suppress(ScheduleError):
-            sch.compute_inline(sch.get_block(name))
+    read = {region.buffer for region in sch.get(block).reads}
+    for producer in before:
+        if all(region.buffer not in read for region in producer.block.writes):
+            with contextlib.suppress(ScheduleError):
+                sch.compute_inline(sch.get_block(producer.block.name))
     grouped(sch, block, form)
 
 
