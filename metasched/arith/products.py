@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from metasched.arith.bounds import Interval, times
+from metasched.arith.bounds import Interval, maximum, minimum, times, union
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Add, Cast, Expr, IntImm, Mul, Sub, binary, cast
+from metasched.ir.expr import Add, Cast, Expr, IntImm, Max, Min, Mul, Select, Sub, binary, cast
+from metasched.ir.op import Call
 
 Product: TypeAlias = tuple[int, tuple[Expr, ...]]
 """A sign, 1 or -1, and factors."""
@@ -52,7 +53,7 @@ def _cast(value: Expr, dtype: DType) -> Expr:
     return cast(dtype, value)
 
 
-def _span(value: Expr) -> Interval:
+def span(value: Expr) -> Interval:
     """Bounds of an integer by the types of its parts; the range of its own type if an operation may
     wrap."""
     own = value.dtype.range
@@ -65,12 +66,25 @@ def _exact(value: Expr) -> Interval:
     if isinstance(value, IntImm):
         return value.value, value.value
     if isinstance(value, Cast) and value.value.dtype.is_int:
-        return _span(value.value)
-    if not isinstance(value, (Add, Sub, Mul)):
+        return span(value.value)
+    if (branches := choices(value)) is not None:
+        return union(span(branches[0]), span(branches[1]))
+    if not isinstance(value, (Add, Sub, Mul, Min, Max)):
         return value.dtype.range
-    a, b = _span(value.a), _span(value.b)
+    a, b = span(value.a), span(value.b)
+    if isinstance(value, (Min, Max)):
+        return minimum(a, b) if isinstance(value, Min) else maximum(a, b)
     if isinstance(value, Mul):
         return times(a, b)
     if isinstance(value, Sub):
         b = (-b[1], -b[0])
     return a[0] + b[0], a[1] + b[1]
+
+
+def choices(value: Expr) -> tuple[Expr, Expr] | None:
+    """The two values between which a condition chooses; None for other expressions."""
+    if isinstance(value, Select):
+        return value.a, value.b
+    if isinstance(value, Call) and value.op.name == "if_then_else":
+        return value.args[1], value.args[2]
+    return None

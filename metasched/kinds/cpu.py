@@ -35,6 +35,7 @@ from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
 from metasched.space.modules.multi_level_tiling_with_intrin import MultiLevelTilingWithIntrin
+from metasched.space.modules.narrow_operands import NarrowOperands
 from metasched.space.modules.overlapped_tiling import OverlappedTiling
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.pivot import Pivot
@@ -78,6 +79,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         AutoInline(),
         RollingUpdate(rows),
         rows,
+        NarrowOperands(),
         ZeroPoints(),
         MatrixForm(bits),
         WidenOperands(),

@@ -10,8 +10,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from metasched.arith.products import span
+from metasched.ir.dtype import DType
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import Block, BlockRealize
+from metasched.ir.stmt import Block, BlockRealize, BufferStore
 from metasched.ir.visit import free_vars, substitute
 
 
@@ -177,6 +179,22 @@ def set_dtype(p: Any) -> None:
     step(p.handle(realize), 0, wide)
 
 
+def narrow_dtype(p: Any) -> None:
+    """narrow_dtype of a stage to a type that holds its values, if a stage has such a type."""
+    given = {b for func in p.sch.mod.functions.values() for b in func.buffers}
+    fitting = []
+    for realize in p.realizes():
+        body = realize.block.body
+        if isinstance(body, BufferStore) and body.value.dtype.is_int and body.buffer not in given:
+            low, high = span(body.value)
+            for kind, offset in NARROW:
+                least, most = DType(kind).range
+                if least <= low - offset and high - offset <= most:
+                    fitting.append((realize, kind, offset))
+    realize, kind, offset = p.pick(fitting or [(r, "int16", 0) for r in p.realizes()])
+    p.sch.narrow_dtype(p.handle(realize), 0, kind, offset)
+
+
 def annotate_buffer_access(p: Any) -> None:
     realize = p.pick(p.realizes())
     block = realize.block
@@ -198,6 +216,8 @@ def annotate_buffer_access(p: Any) -> None:
     p.sch.annotate_buffer_access(p.handle(realize), position, side, ranges)
 
 
+NARROW = [(kind, at) for kind in ("int8", "uint8", "int16") for at in (0, -121, -3, 7)]
+
 LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "reorder_block_iter_var": (3, reorder_block_iter_var),
     "reindex": (5, reindex),
@@ -210,6 +230,7 @@ LAYOUT_OPS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "overcompute": (5, overcompute),
     "decompose_padding": (4, decompose_padding),
     "storage_align": (2, storage_align),
-    "unsafe_set_dtype widen_dtype": (1, set_dtype),
+    "unsafe_set_dtype widen_dtype": (3, set_dtype),
+    "narrow_dtype": (5, narrow_dtype),
     "annotate_buffer_access": (3, annotate_buffer_access),
 }

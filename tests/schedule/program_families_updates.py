@@ -196,16 +196,24 @@ def shifted_products(rng: random.Random) -> str:
 
 
 def narrow(rng: random.Random) -> str:
-    """A stage of a narrow type, and a wide sum of it."""
+    """A stage of a narrow type, or of integers that fit a narrow type, and a wide sum of it."""
     n, k = rng.randint(1, 5), rng.randint(1, 6)
     small = rng.choice(["int8", "uint8", "int16", "float16", "bfloat16", "float32"])
     wide = "float64" if small == "float32" else "float32" if "float" in small else "int32"
+    fits = "int" in small and rng.random() < 0.8
+    stage = wide if fits else small
     text = _head(f'A: T.Buffer(({n}, {k}), "{small}")', f'C: T.Buffer(({n},), "{wide}")')
     text += _lines(
-        1, f'B = T.alloc_buffer(({n}, {k}), "{small}")', f"for i, k in T.grid({n}, {k}):"
+        1, f'B = T.alloc_buffer(({n}, {k}), "{stage}")', f"for i, k in T.grid({n}, {k}):"
     )
     text += _lines(2, 'with T.block("B"):', '    vi, vk = T.axis.remap("SS", [i, k])')
     value = rng.choice(["A[vi, vk]", "A[vi, vk] * A[vi, vk]", "A[vi, vk] + A[vi, vk]"])
+    if fits:
+        value = f"T.cast(A[vi, vk], '{wide}') - {rng.choice([0, 3, 121])}"
+        edge = f"vk < {rng.randint(0, k)}"
+        large = f"T.Select({edge}, T.min({value}, 90), {rng.choice([0, 300])})"
+        chosen = f"T.if_then_else({edge}, {value}, 0)"
+        value = rng.choice([value, chosen, f"T.max({value}, 0)", large])
     text += _lines(3, f"B[vi, vk] = {value}") + _lines(1, f"for i, k in T.grid({n}, {k}):")
     text += _lines(2, 'with T.block("C"):', '    vi, vk = T.axis.remap("SR", [i, k])')
     text += _lines(3, "with T.init():", f"    C[vi] = T.{wide}(0)")
@@ -304,8 +312,8 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     outputs: ("decompose_outputs", "outputs_apart", "fission", "rfactor"),
     nests: ("fission", "fission", "fission", "merge", "parallel"),
     private_triangles: ("overcompute_box", "overcompute_box", "skip_unused", "tile"),
-    shifted_products: ("expand_reduction", "privatize_reduction", "tile", "widen_dtype"),
-    narrow: ("widen_dtype", "compute_at", "compute_inline", "rfactor"),
+    shifted_products: ("expand_reduction", "privatize_reduction", "tile"),
+    narrow: ("narrow_dtype", "narrow_dtype", "narrow_dtype", "unsafe_set_dtype widen_dtype"),
     solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),
     ragged_products: ("cache_update", "cut_and_join", "ragged_tile", "ragged_tile", "fission"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),

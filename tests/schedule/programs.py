@@ -154,6 +154,20 @@ def padded(A: T.Buffer((6, 5), "int32"), C: T.Buffer((8, 8), "int32")):
 
 
 @T.prim_func
+def quantized(A: T.Buffer((6, 5), "uint8"), C: T.Buffer((8, 5), "int32")):
+    """Bytes less their zero point, padded with 0."""
+    B = T.alloc_buffer((8, 5), "int32")
+    for i, j in T.grid(8, 5):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = T.if_then_else(1 <= vi and vi < 7, T.cast(A[vi - 1, vj], "int32") - 121, 0)
+    for i, j in T.grid(8, 5):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] * 3
+
+
+@T.prim_func
 def argmax(
     V: T.Buffer((4, 9), "int32"), I: T.Buffer((4, 9), "int32"), M: T.Buffer((4,), "int32"),
     N: T.Buffer((4,), "int32"),

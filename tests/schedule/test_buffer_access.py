@@ -1,11 +1,11 @@
-"""annotate_buffer_access, unsafe_hide_buffer_access, unsafe_set_dtype, widen_dtype."""
+"""annotate_buffer_access, unsafe_hide_buffer_access, and steps that change the type of a buffer."""
 
 from __future__ import annotations
 
 import pytest
 from oracle import check_refused, check_transform
 from schedule.golden_programs import becomes
-from schedule.programs import elementwise, matmul_relu
+from schedule.programs import elementwise, matmul_relu, quantized
 
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
@@ -250,3 +250,25 @@ def test_a_type_that_is_not_wider_is_refused():
         sch = Schedule(halved)
         step = lambda: sch.widen_dtype("B", 0, dtype)  # noqa: B023, E731
         check_refused(sch, step, "narrower", f"{dtype} does not hold all values of float16")
+
+
+def test_integers_less_an_offset_are_stored_in_bytes():
+    """Both branches of the padding take the offset."""
+    sch = Schedule(quantized)
+    sch.narrow_dtype("B", 0, "uint8", -121)
+    assert 'B = T.alloc_buffer((8, 5), "uint8")' in sch.script()
+    assert "1 <= vi and vi < 7, A[vi - 1, vj], T.uint8(121))" in sch.script()
+    check_transform(quantized, sch)
+
+
+def test_a_type_that_does_not_hold_the_stored_values_is_refused():
+    sch = Schedule(quantized)
+
+    def try_(reason, message, *given):
+        check_refused(sch, lambda: sch.narrow_dtype("B", 0, *given), reason, message)
+
+    try_("wide-values", "may be -121 to 134 by its types, and uint8 holds 0 to 255", "uint8")
+    try_("wide-values", "int8 holds -149 to 106 at offset -21", "int8", -21)
+    try_("not-narrower", "int64 is no integer of at most as many bits", "int64")
+    try_("not-narrower", "float16 is no integer of at most as many bits", "float16")
+    try_("not-an-integer", "offset is 1.5, not an integer", "uint8", 1.5)

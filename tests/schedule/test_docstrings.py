@@ -76,6 +76,7 @@ STORES: dict[str, Callable[[Schedule], object]] = {
     "transform_layout": lambda s: s.transform_layout("B", "B", lambda i, j: (i // 4, j, i % 4)),
     "unsafe_set_dtype": lambda s: s.unsafe_set_dtype("B", 0, "float16"),
     "widen_dtype": lambda s: s.widen_dtype("B", 0, "float64"),
+    "narrow_dtype": lambda s: s.narrow_dtype("B", 0, "int8"),
 }
 ACCESS = re.compile(r"(\w+)\[([^\]]*)\]")
 AXIS = re.compile(r"\b[a-z]\b")

@@ -1,4 +1,4 @@
-"""zero_points: products with zero points on the instructions for plain products."""
+"""zero_points, narrow_operands: products with zero points on instructions for plain products."""
 
 from __future__ import annotations
 
@@ -78,3 +78,47 @@ def test_products_with_zero_points_use_vnni():
 )
 def test_sums_without_zero_points_stay_as_they_are(value):
     assert not spaces(program(False, value), OLD)
+
+
+CONVOLUTION = """
+@T.prim_func
+def f(X: T.Buffer((5, 18, 8), "{x}"), W: T.Buffer((3, 8, 24), "int8"),
+      Y: T.Buffer((5, 18, 24), "int32")):
+    P = T.alloc_buffer((5, 20, 8), "{p}")
+    for n, h, c in T.grid(5, 20, 8):
+        with T.block("pad"):
+            vn, vh, vc = T.axis.remap("SSS", [n, h, c])
+            P[vn, vh, vc] = T.if_then_else(
+                1 <= vh and vh < 19, T.cast(X[vn, vh - 1, vc], "{p}") - {point}, {fill})
+    for n, h, o, k, c in T.grid(5, 18, 24, 3, 8):
+        with T.block("Y"):
+            vn, vh, vo, vk, vc = T.axis.remap("SSSRR", [n, h, o, k, c])
+            with T.init():
+                Y[vn, vh, vo] = 0
+            Y[vn, vh, vo] += T.cast(P[vn, vh + vk, vc], "int32") * T.cast(W[vk, vc, vo], "int32")
+"""
+
+
+@pytest.mark.parametrize(
+    ("x", "p", "point", "offset"),
+    [("uint8", "int32", 121, -121), ("uint8", "int16", 3, -3), ("int8", "int32", -7, 7)],
+)
+def test_a_zero_point_before_the_padding(x, p, point, offset):
+    """Padding with the zero of the integers is padding with the zero point of the bytes."""
+    fill = "0" if p == "int32" else "T.int16(0)"
+    func = parse(CONVOLUTION.format(x=x, p=p, point=point, fill=fill))
+    wanted = filled(func)
+    run(func, *wanted)
+    trace = next(t for t in spaces(func, VNNI) if "x86.vnni" in str(t))
+    assert f'dtype="{x}", offset={offset}' in str(trace)
+    sch, given = drawn(func, trace, VNNI, 1), filled(func)
+    run(sch.mod, *given)
+    np.testing.assert_array_equal(given[-1], wanted[-1])
+
+
+def test_operands_that_do_not_fit_bytes_stay_as_they_are():
+    """301 values: from -121 to 134, and 179 in the padding."""
+    text = CONVOLUTION.format(x="uint8", p="int32", point=121, fill=179)
+    generator = SpaceGenerator(default_modules(VNNI))
+    assert "narrow_dtype" not in "".join(map(str, generator.generate(parse(text), VNNI)))
+    assert not generator.failures

@@ -71,7 +71,11 @@ from metasched.schedule.primitives.tensorize import tensorize
 from metasched.schedule.primitives.transform_block_layout import transform_block_layout
 from metasched.schedule.primitives.transform_layout import transform_layout
 from metasched.schedule.primitives.unit_loop import add_unit_loop
-from metasched.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype, widen_dtype
+from metasched.schedule.primitives.unsafe_set_dtype import (
+    narrow_dtype,
+    unsafe_set_dtype,
+    widen_dtype,
+)
 
 
 class Methods:
@@ -148,6 +152,7 @@ class Methods:
     storage_align = recorded(storage_align)
     unsafe_set_dtype = recorded(unsafe_set_dtype)
     widen_dtype = recorded(widen_dtype)
+    narrow_dtype = recorded(narrow_dtype)
     annotate_buffer_access = recorded(annotate_buffer_access)
     unsafe_hide_buffer_access = recorded(unsafe_hide_buffer_access)
     transform_block_layout = recorded(transform_block_layout)
