@@ -484,7 +484,8 @@ def test_a_workload_that_the_database_has_not(cli, tuned):
 
 
 def test_options_of_show_that_would_change_nothing(cli, tuned):
-    refused(cli("show", "gmm", "--target", "native"), "--target needs --what llvm and --what asm")
+    message = "--target is for --what autoscheduled, passes, llvm and asm"
+    refused(cli("show", "gmm", "--target", "native"), message)
     refused(cli("show", tuned.trace, "--what", "asm"), "--what asm needs a program")
 
 
