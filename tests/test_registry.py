@@ -8,6 +8,7 @@ import pytest
 
 from metasched.errors import RegistryError
 from metasched.registry import Registry
+from metasched.schedule.intrinsics import _INTRINSICS, TensorIntrin
 
 
 class Point:
@@ -68,3 +69,10 @@ def test_entry_points_load_once_and_a_broken_one_breaks_nothing(monkeypatch):
     assert registry.get("own") == 1
     assert "bad" not in registry
     assert asked == ["metasched.schedule_module"]
+
+
+def test_no_test_file_registers_an_intrinsic_as_it_is_imported():
+    """The default space offers every registered intrinsic: other tests would get other spaces."""
+    owners = {name: _INTRINSICS._owners[name] for name in TensorIntrin.names()}
+    assert owners
+    assert {n: o for n, o in owners.items() if not o.startswith("metasched.intrinsics")} == {}

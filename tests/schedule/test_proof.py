@@ -37,8 +37,6 @@ from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 from metasched.script.printer import script
 
-TensorIntrin.register("test.double", double, double, override=True)
-
 
 @T.prim_func
 def row_sums(A: T.Buffer((4, 6), "int32"), E: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
@@ -272,6 +270,7 @@ def write_at(s: Schedule) -> None:
 
 
 def tensorized(s: Schedule) -> None:
+    TensorIntrin.register("test.double", double, double)
     s.tensorize(s.split(s.get_loops("B")[1], [None, 4])[1], "test.double")
 
 

@@ -76,8 +76,11 @@ def compact_impl(
                 C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
 
 
-TensorIntrin.register("test.mma", mma_desc, mma_impl, override=True)
-TensorIntrin.register("test.compact", mma_desc, compact_impl, override=True)
+@pytest.fixture(autouse=True)
+def intrinsics(registries: None) -> None:
+    """For each test alone: the default space offers every registered intrinsic."""
+    TensorIntrin.register("test.mma", mma_desc, mma_impl)
+    TensorIntrin.register("test.compact", mma_desc, compact_impl)
 
 
 @T.prim_func
