@@ -62,8 +62,8 @@ FLOORS: list[tuple[str, int, str]] = [
         "schedule",
         13090,
         "edit handles rng domain numbers selfcheck content state checks rebind "
-        "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal schedule "
-        "anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
+        "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
+        "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
     ("lower", 2290, "passes.* packing table cpu pipeline"),
     (

@@ -31,6 +31,7 @@ from metasched.schedule.legal import footprint, legal
 from metasched.schedule.primitives import Methods
 from metasched.schedule.primitives.decompose_padding import can_decompose_padding
 from metasched.schedule.primitives.query import get_block
+from metasched.schedule.repeated import numbered_blocks
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
 from metasched.tvm_names import SCHEDULE, hint
@@ -88,7 +89,7 @@ class Schedule(Methods):
         module = _apart(IRModule.of(mod))
         for name, func in module.items():
             _verify_once(func)
-            module = module.with_func(name, close_blocks(func))
+            module = module.with_func(name, numbered_blocks(close_blocks(func)))
         if seed is not None and not isinstance(seed, Integral):
             raise ScheduleError("Schedule", "bad-seed", f"seed is {brief(seed)}, not an integer")
         self.seed = secrets.randbits(62) if seed is None else int(seed)

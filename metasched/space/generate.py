@@ -91,16 +91,12 @@ class SpaceGenerator:
     def generate(self, source: Source, target: Target | None = None, seed: int = 0) -> list[Trace]:
         """The design spaces of a program as simplified traces; never empty.
 
-        `target` is ignored: the modules were made for a target. Raises ScheduleError where two
-        blocks have one name, because steps find blocks by name.
+        `target` is ignored: the modules were made for a target.
         """
         self.failures.clear()
         self.refusals.clear()
         written = Schedule(source, seed=seed)
         found = [written]
-        for name, func in written.mod.functions.items():
-            for realize in blocks_of(func.body):
-                written.copy().get_block(realize.block.name, name)
         for module in self.modules:
             with apart(f"schedule module {module.name}"):
                 found = _thinned([after for sch in found for after in self._visit(module, sch)])

@@ -190,20 +190,6 @@ def test_query_refusals() -> None:
     check_refused(sch, lambda: sch.get_producers(root), "is-root", "is in no scope")
     check_refused(sch, lambda: sch.compute_inline("Q"), "no-such-block", "'Q'")
 
-    @T.prim_func
-    def twice(A: T.Buffer((4,), "int32"), B: T.Buffer((4,), "int32")):
-        for i in range(4):
-            with T.block("X"):
-                vi = T.axis.spatial(4, i)
-                A[vi] = 0
-        for i in range(4):
-            with T.block("X"):
-                vi = T.axis.spatial(4, i)
-                B[vi] = 0
-
-    sch = Schedule(twice, seed=0)
-    check_refused(sch, lambda: sch.get_block("X"), "ambiguous-block", "2 blocks are called 'X'")
-
 
 def test_several_functions() -> None:
     sch = Schedule(IRModule({"f": matmul, "g": elementwise}), seed=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from metasched.analysis.block import is_output
 from metasched.errors import brief
 from metasched.ir.stmt import Block, BlockRealize
@@ -25,13 +27,16 @@ def get_block(state: State, name: str, func_name: str | None = None) -> BlockRV:
         return state.new_block(found[0].block.token)
     if not found:
         names = [r.block.name for r in blocks_of(state.mod[func].body)]
+        meant = [n for n in names if re.fullmatch(rf"{re.escape(str(name))}_\d+", n)]
         raise state.error(
             "no-such-block", f"no block is called {brief(name)}; there are {', '.join(names)}",
             state.mod[func].body,
+            hint="a schedule numbers the blocks that share a name in the script: "
+            + ", ".join(meant) if meant else "",
         )  # fmt: skip
     raise state.error(
         "ambiguous-block", f"{len(found)} blocks are called {name!r}", found[1],
-        hint="give the blocks different names in the script",
+        hint="a primitive that makes a block names it by `state.fresh_block_name`",
     )  # fmt: skip
 
 
