@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import metasched as ms
+from metasched.ir.expr import TRUE
 from metasched.ir.stmt import For, ForKind, IfThenElse
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_trace
@@ -102,3 +103,39 @@ def test_whole_tiles_run_without_conditions():
     assert tested.count(False) == 1 and True in tested
     check_product(sch)
     check_product(register_tiled(product("int32")))
+
+
+def packed_tiles(func: ms.PrimFunc) -> ms.Schedule:
+    """Panels of columns padded to whole tiles at run time; rows clamped to the last row."""
+    sch = ms.Schedule(func)
+    block = sch.get_block("C")
+    stored, panel = sch.cache_write(block, 0, "local"), sch.reindex(block, ("read", 1))
+    i, j, k = sch.get_loops(block)
+    sch.overcompute(panel, [16, 1])
+    sch.overcompute(block, [6, 16, 1])
+    sch.transform_layout(panel, ("write", 0), lambda i, k: (i // 16, k, i % 16))
+    rows, row = sch.split(i, [None, 6])
+    columns, column = sch.split(j, [None, 16])
+    sch.reorder(columns, rows, k, row, column)
+    sch.reverse_compute_at(stored, rows, preserve_unit_loops=True)
+    sch.compute_at(panel, columns, preserve_unit_loops=True)
+    sch.parallel(columns)
+    sch.vectorize(sch.split(column, [2, 8])[1])
+    sch.decompose_reduction(block, k, keep_kinds=True)
+    return sch
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_extents_are_rounded_up_at_run_time(kind):
+    sch = packed_tiles(product(kind))
+    assert sch.state.block(sch.get_block("C_update")).predicate is TRUE
+    check_product(sch)
+
+
+def test_an_extent_that_is_a_multiple_stays_at_run_time():
+    sch = ms.Schedule(product("int64"))
+    sch.cache_write("C", 0, "local")
+    sch.overcompute("C", [6, 16, 1])
+    before = sch.script()
+    sch.overcompute("C", [3, 8, 1])
+    assert sch.script() == before

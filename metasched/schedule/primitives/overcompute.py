@@ -17,7 +17,6 @@ from metasched.ir.expr import (
     Expr,
     FloorDiv,
     FloorMod,
-    IntImm,
     Mod,
     Var,
     as_expr,
@@ -55,7 +54,7 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     Tiles then divide evenly and need no conditions. The written buffer grows by the extra results,
     which no other block reads. Where an extra read would leave its buffer, the iterator is clamped
     to its last value. Loops and block keep their handles. An iterator whose extent is already a
-    multiple is not changed.
+    multiple is not changed. An extent that is known at run time only is rounded up at run time.
 
     requires  a complete or reduction block in a stage pipeline, alone below loops that are its
               iterators; one written buffer, allocated by the block around and indexed by each
@@ -119,7 +118,9 @@ def _require_declared(state: State, realize: BlockRealize, changed: Block) -> No
             )
 
 
-def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr]) -> dict[Expr, int]:
+def _grown(
+    state: State, realize: BlockRealize, multiples: Sequence[int | Expr]
+) -> dict[Expr, Expr]:
     """The iterators that are padded, with their new extents."""
     iters = realize.block.iter_vars
     factors = [plain_int(state, n, "a multiple") for n in multiples]
@@ -130,24 +131,31 @@ def _grown(state: State, realize: BlockRealize, multiples: Sequence[int | Expr])
             "integer for each",
             realize,
         )
-    out: dict[Expr, int] = {}
+    out: dict[Expr, Expr] = {}
     for v, factor in zip(iters, factors, strict=True):
         extent = as_int(v.dom.extent)
         if factor == 1 or (extent is not None and extent % factor == 0):
             continue
-        if not v.is_spatial or extent is None:
+        if not v.is_spatial:
             raise state.error(
                 "cannot-run-on",
-                f"{v.var.name} is no spatial iterator of constant extent",
+                f"{v.var.name} is no spatial iterator",
                 realize,
                 hint="pad_einsum pads reductions with zeros",
             )
-        out[v.var] = -(-extent // factor) * factor
+        more = _simplified((v.dom.extent + (factor - 1)) // factor * factor)
+        if more is not _simplified(v.dom.extent):
+            out[v.var] = more
     return out
 
 
+def _simplified(extent: Expr) -> Expr:
+    """An extent in canonical form."""
+    return Analyzer().simplify(extent)
+
+
 def _place(
-    state: State, realize: BlockRealize, buffer: Buffer, grown: Mapping[Expr, int]
+    state: State, realize: BlockRealize, buffer: Buffer, grown: Mapping[Expr, Expr]
 ) -> BufferStore:
     """A store of the block; raises unless all stores have the same indices, among them each padded
     iterator itself."""
@@ -169,14 +177,14 @@ def _place(
 
 
 def _larger(
-    state: State, realize: BlockRealize, place: BufferStore, grown: Mapping[Expr, int]
+    state: State, realize: BlockRealize, place: BufferStore, grown: Mapping[Expr, Expr]
 ) -> Buffer:
     """The written buffer, enlarged by the extra results."""
     old = place.buffer
     extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in realize.block.iter_vars}
     shape = []
     for index, size in zip(place.indices, old.shape, strict=True):
-        if index in grown and as_int(size) != as_int(extents[index]):
+        if index in grown and _simplified(size) is not _simplified(extents[index]):
             raise state.error(
                 "shared-result",
                 f"{realize.block.name} writes only a part of {old.name} along {show_expr(index)}",
@@ -206,7 +214,7 @@ def _require_safe(state: State, realize: BlockRealize) -> None:
             )
 
 
-def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Block:
+def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, Expr]) -> Block:
     """The block over its new domain.
 
     Args:
@@ -220,7 +228,7 @@ def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, int]) -> Blo
         for v in old.iter_vars
     )  # fmt: skip
     held: dict[Var, Expr] = {
-        v.var: minimum(v.var, IntImm(v.var.dtype, (as_int(v.dom.extent) or 1) - 1))
+        v.var: minimum(v.var, _simplified(v.dom.extent - 1))
         for v in old.iter_vars if v.var in grown
     }  # fmt: skip
     an = Analyzer({v.var: v.dom for v in iters})
