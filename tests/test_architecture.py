@@ -54,9 +54,9 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "analysis",
         3850,
-        "failure rescaling scan overlap instances polyhedra scope boxes threads guarded added "
-        "witness running cover producers binding access guards closing block choice reducer loops "
-        "dependence exchange reordering sequence flops",
+        "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
+        "added witness running cover producers binding access guards closing block choice reducer "
+        "loops dependence exchange reordering sequence flops",
     ),
     (
         "schedule",

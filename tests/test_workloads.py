@@ -64,6 +64,7 @@ SMALL = [
     ("argmax", (5, 6)),
     ("mean_variance", (3, 6)),
     ("attention", (2, 6, 4)),
+    ("causal", (2, 6, 4)),
     ("lse", (3, 6)),
     ("lnm", (4, 5, 6)),
     ("rms", (3, 6)),
@@ -199,7 +200,7 @@ def test_constant_weights_are_a_mark():
     for name in workloads.names():
         work = workloads.get(name)
         rest = (*workloads.REDUCTIONS, *workloads.STENCILS, *workloads.POLYBENCH)
-        if name in ("tbg", "nrm", "sfm", "attention", "lse", "rms", *rest):
+        if name in ("tbg", "nrm", "sfm", "attention", "causal", "lse", "rms", *rest):
             with pytest.raises(ValueError, match=f"{name} has no weights that could be constant"):
                 work.func(constant_weights=True)
             continue

@@ -5,25 +5,32 @@ rows by their root mean square)."""
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from metasched.frontend import te
 from metasched.frontend.workload import Shape, Workload
+from metasched.ir.expr import Expr, Var
 from metasched.ir.func import PrimFunc
 
 _EPSILON = 1e-5  # added to variances and mean squares
 
 
-def attention(shape: Shape) -> PrimFunc:
-    """Y[h] = softmax(Q[h] @ K[h].T / sqrt(d)) @ V[h]."""
+def attention(shape: Shape, causal: bool = False) -> PrimFunc:
+    """Y[h] = softmax(Q[h] @ K[h].T / sqrt(d)) @ V[h]; where `causal`, row m sees m + 1 columns."""
     h, s, d = shape
     Q, K, V = (te.placeholder((h, s, d), name=name) for name in "QKV")
     c, j, k = te.reduce_axis((0, d), "c"), te.reduce_axis((0, s), "j"), te.reduce_axis((0, s), "k")
     P = te.compute(
         (h, s, s), lambda h, m, n: te.sum(Q[h, m, c] * K[h, n, c], axis=c), "P", block="scores"
     )
-    S = te.compute((h, s, s), lambda h, m, n: P[h, m, n] * (1 / math.sqrt(d)), "S", block="scaled")
+
+    def scaled(h: Var, m: Var, n: Var) -> Expr:
+        score = P[h, m, n] * (1 / math.sqrt(d))
+        return te.if_then_else(n <= m, score, float("-inf")) if causal else score
+
+    S = te.compute((h, s, s), scaled, "S", block="scaled")
     M = te.compute((h, s), lambda h, m: te.max(S[h, m, j], axis=j), "M", block="max")
     E = te.compute((h, s, s), lambda h, m, n: te.exp(S[h, m, n] - M[h, m]), "E", block="exp")
     N = te.compute((h, s), lambda h, m: te.sum(E[h, m, k], axis=k), "N", block="sum")
@@ -32,11 +39,15 @@ def attention(shape: Shape) -> PrimFunc:
     Y = te.compute(
         (h, s, d), lambda h, m, d: te.sum(W[h, m, r] * V[h, r, d], axis=r), "Y", block="values"
     )
-    return te.create_prim_func([Q, K, V, Y], "attention")
+    return te.create_prim_func([Q, K, V, Y], "causal" if causal else "attention")
 
 
-def attention_reference(shape: Shape, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+def attention_reference(
+    shape: Shape, q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False
+) -> np.ndarray:
     scores = q @ k.transpose(0, 2, 1) * np.float32(1 / math.sqrt(shape[2]))
+    if causal:
+        scores[:, *np.triu_indices(shape[1], 1)] = -np.inf
     e = np.exp(scores - scores.max(axis=2, keepdims=True))
     return (e / e.sum(axis=2, keepdims=True)) @ v
 
@@ -112,6 +123,11 @@ WORKLOADS = (
     Workload(
         "attention", "H S D", attention, attention_reference,
         ((12, 384, 64), (12, 128, 64), (12, 1024, 64), (12, 4096, 64)), attention_flops,
+    ),
+    Workload(
+        "causal", "H S D", partial(attention, causal=True),
+        partial(attention_reference, causal=True), ((12, 1024, 64), (12, 384, 64), (12, 4096, 64)),
+        lambda s: attention_flops(s) * (s[1] + 1) / (2 * s[1]),
     ),
     Workload(
         "lse", "M N", log_sum_exp, log_sum_exp_reference, ((1024, 1024), (512, 512), (4096, 512)),

@@ -169,6 +169,14 @@ def _side_ends(
 # ---- boxes -------------------------------------------------------------------------------
 
 
+def interval_of(value: Expr, dom: Domain) -> SymbolicInterval | None:
+    """The least and greatest value while `dom` runs; None if an end has no expression."""
+    scope = _Evaluation(dom, None)
+    ends = _ends_of(scope, scope.an.linear(value))
+    low, high = (None, None) if ends is None else (emit(end, value.dtype) for end in ends)
+    return None if low is None or high is None else SymbolicInterval(low, high)
+
+
 def region_of(
     indices: Sequence[Expr],
     dom: Domain,

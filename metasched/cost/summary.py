@@ -20,13 +20,12 @@ from metasched.cost.index_stride import IndexStride, clamped, index_stride
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, as_int
-from metasched.ir.func import IRModule
+from metasched.ir.func import FINITE, IRModule
 from metasched.ir.op import Call, Effect, HardwareOp, called_instruction
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
 from metasched.ir.visit import free_vars
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
-from metasched.lower.passes.zeros import FINITE
 
 # An extent without bounds counts as this number.
 UNKNOWN_EXTENT = 64

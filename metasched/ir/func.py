@@ -17,6 +17,9 @@ Param: TypeAlias = "Buffer | Var"
 
 LAYOUT_FREE = "layout_free_buffers"
 """The attribute that lists the positions of constant weights among the parameters."""
+FINITE = "tir.finite"
+"""The attribute: no element of the function's buffers is ever infinite or NaN, but for values that
+a mask replaces."""
 FAST_MATH = "tir.fast_math"
 """The attribute that lists the changes of float arithmetic that generated code may make."""
 LIBERTIES = {
@@ -52,7 +55,7 @@ class PrimFunc(Printed):
             lowered.
         attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
             weights, which a schedule may store in another layout before the kernel runs),
-            `tir.finite` (see `lower.passes.zeros`), `tir.fast_math` (see `liberties`), ...
+            `tir.finite` (see `FINITE`), `tir.fast_math` (see `liberties`), ...
         ret_type: type of the returned value, void for none.
     """
 

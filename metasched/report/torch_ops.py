@@ -112,11 +112,15 @@ def _mean_variance(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
     return PeerOp(lambda: torch.var_mean(t[0], dim=1, correction=0), lambda y: y[0])
 
 
-def _attention(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+def _attention(torch: Any, shape: Shape, t: list[Any], causal: bool = False) -> PeerOp:
     """PyTorch has a fused kernel for a batch of four dimensions."""
     attention = torch.nn.functional.scaled_dot_product_attention
     q, k, v = (each.unsqueeze(0) for each in t)
-    return PeerOp(lambda: attention(q, k, v), lambda y: y[0])
+    return PeerOp(lambda: attention(q, k, v, is_causal=causal), lambda y: y[0])
+
+
+def _causal(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
+    return _attention(torch, shape, t, causal=True)
 
 
 def _lse(torch: Any, shape: Shape, t: list[Any]) -> PeerOp:
@@ -143,5 +147,5 @@ OPS: dict[str, Maker] = {
     "grp": _plain_conv(2, with_dilation=True, with_groups=True), "dep": _dep, "t2d": _t2d,
     "cap": _cap, "cbr": _cbr, "sfm": _sfm, "nrm": _nrm, "tbg": _tbg,
     "argmax": _argmax, "mean_variance": _mean_variance,
-    "attention": _attention, "lse": _lse, "lnm": _lnm, "rms": _rms,
+    "attention": _attention, "causal": _causal, "lse": _lse, "lnm": _lnm, "rms": _rms,
 }  # fmt: skip

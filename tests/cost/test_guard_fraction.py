@@ -11,9 +11,8 @@ from metasched.cost.features import FEATURE_NAMES, features, work
 from metasched.cost.guard_fraction import conditions, guard_fraction
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Var, logical_and
-from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.func import FINITE, IRModule, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, FrozenMap, IfThenElse, IterKind
-from metasched.lower.passes.zeros import FINITE
 from metasched.schedule.schedule import Schedule
 from metasched.target import Target
 from metasched.workloads import get

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metasched as ms
+from metasched.ir.func import FINITE
 from metasched.ir.stmt import For, ForKind, IfThenElse
 from metasched.ir.visit import walk_stmts
-from metasched.lower.passes.zeros import FINITE
 from metasched.lower.pipeline import lower
 from metasched.script import parse
 from metasched.space.loop_kinds import decompose_init

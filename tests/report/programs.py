@@ -14,7 +14,7 @@ SMALL = {
     "dep": (1, 7, 7, 8, 3, 2, 1), "t2d": (1, 4, 5, 8, 6, 4, 2, 1), "cap": (1, 5, 5, 4, 3, 3, 2, 1),
     "nrm": (2, 8, 8), "sfm": (4, 16), "cbr": (1, 7, 7, 8, 12, 3, 2, 1), "tbg": (1, 8, 3, 4),
     "argmax": (5, 6), "mean_variance": (3, 6),
-    "attention": (2, 6, 4), "lse": (3, 6), "lnm": (4, 5, 6), "rms": (3, 6),
+    "attention": (2, 6, 4), "causal": (2, 6, 4), "lse": (3, 6), "lnm": (4, 5, 6), "rms": (3, 6),
 }  # fmt: skip
 
 LOW_SMALL = {op: SMALL[op.removeprefix("q").partition("_")[0]] for op in LOW_PRECISION}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import check_refused, check_transform
 
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.expr import as_expr, as_int
 from metasched.ir.interp import run
-from metasched.ir.visit import blocks_of
+from metasched.ir.visit import blocks_of, substitute
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
@@ -101,6 +105,24 @@ FAMILIES = {
         reduction("Y", "Y[vi]", "{} + T.exp((X[vi, vj] - M[vi]) * T.float32(0.5)) * D[vi]"),
     ),
 }  # fmt: skip
+MASKS = {
+    "causal": "vj <= vi * 4",
+    "window": "vj <= vi + 9 and vi + 2 < vj",
+    "local": "vi // 2 == vj // 6",
+    "either": "vj < 3 or 13 < vj + vi",
+    "not": "not (vi < vj)",
+}
+
+
+def masked(kept: str, hidden: str = 'T.float32("-inf")', finite: bool = False) -> tuple[str, ...]:
+    """A softmax of the scores that a condition keeps, then a weighted sum."""
+    choice = f"T.if_then_else({kept}, X[vi, vj], {hidden})"
+    promise = '\n    T.func_attr({"tir.finite": True})' if finite else ""
+    maximum = MAXIMUM.replace("X[vi", "F[vi").replace(LOWEST, MINUS)
+    return promise, stage("F", choice), maximum, E.replace("X[vi", "F[vi"), SUM, WEIGHTED
+
+
+FAMILIES |= {f"{name} mask": masked(kept) for name, kept in MASKS.items()}
 
 
 def rolled(text: str, size: int) -> Schedule:
@@ -122,6 +144,8 @@ def values(kind: str, n: int, rng: np.random.Generator) -> list[np.ndarray]:
         x[0, : n // 2 + 1], x[1] = -np.inf, -np.inf
     elif kind == "infinite":
         x[0, n // 2], x[1, 0] = np.inf, np.nan
+    elif kind == "infinite values":
+        v[0, n // 2], v[1, n - 1], v[2, 0] = np.inf, np.nan, -np.inf
     return [x, v, p]
 
 
@@ -130,7 +154,7 @@ def values(kind: str, n: int, rng: np.random.Generator) -> list[np.ndarray]:
     family=st.sampled_from(sorted(FAMILIES)),
     n=st.integers(1, 20),
     size=st.integers(1, 22),
-    kind=st.sampled_from(["normal", "large", "huge", "masked", "infinite"]),
+    kind=st.sampled_from(["normal", "large", "huge", "masked", "infinite", "infinite values"]),
     seed=st.integers(0, 1000),
 )
 def test_one_pass_gives_the_results_of_all(family, n, size, kind, seed):
@@ -145,8 +169,13 @@ def test_one_pass_gives_the_results_of_all(family, n, size, kind, seed):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["normal", "huge", "masked", "infinite"])
-@pytest.mark.parametrize("family", ["from -inf", "scaled", "log-sum-exp"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        *product(["from -inf", "scaled", "log-sum-exp"], ["normal", "huge", "masked", "infinite"]),
+        ("window mask", "infinite values"),
+    ],
+)
 def test_compiled_programs_agree(family, kind):
     text = program(*FAMILIES[family], n=13, outputs="MY")
     given = values(kind, 13, np.random.default_rng(3))
@@ -375,3 +404,55 @@ def test_results_that_another_block_declares_to_read_are_kept():
     sch = Schedule(func)
     sch.rolling_update([sch.get_loops(sch.get_block("E"))[1]], 4)
     check_transform(func, sch)
+
+
+def computed(sch: Schedule) -> list[int]:
+    """The blocks of the axis that are not skipped, of five."""
+    around = next(r for r in blocks_of(sch.func.root.body) if r.block.name.endswith("_rolling"))
+    (over,) = around.iter_values
+    at = [substitute(around.predicate, {over: as_expr(k)}) for k in range(5)]
+    return [k for k, condition in enumerate(at) if as_int(Analyzer().simplify(condition))]
+
+
+@pytest.mark.parametrize(
+    ("kept", "blocks"),
+    [
+        ("causal", [0, 1, 2]),
+        ("window", [0, 1, 2]),
+        ("local", [0, 1, 2]),
+        ("either", [0, 3, 4]),
+        ("not", [0]),
+    ],
+)
+def test_blocks_that_a_mask_hides_are_skipped(kept, blocks):
+    sch = rolled(program(*masked(MASKS[kept]), n=20, outputs="Y"), 4)
+    assert computed(sch) == blocks
+    assert "Y_rest" in sch.func.script()
+    sch = rolled(program(*masked(MASKS[kept], finite=True), n=20, outputs="Y"), 4)
+    assert computed(sch) == blocks
+    assert "Y_rest" not in sch.func.script()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "outputs"),
+    [
+        (masked(MASKS["causal"], "T.float32(-1e9)"), "Y"),
+        (masked("P[vi, vj] < T.float32(0)"), "Y"),
+        (masked("vj != vi * 4"), "Y"),
+        (masked(MASKS["causal"]), "YF"),
+        ((*masked(MASKS["causal"]), reduction("D", "D[vi]", "T.max({}, V[vi, vj])", MINUS)), "YD"),
+    ],
+)
+def test_masks_that_hide_nothing_for_sure(blocks, outputs):
+    assert computed(rolled(program(*blocks, n=20, outputs=outputs), 4)) == [0, 1, 2, 3, 4]
+
+
+def test_sums_without_a_mask_are_computed_in_hidden_blocks():
+    blocks = (*masked(MASKS["causal"]), reduction("D", "D[vi]", "{} + V[vi, vj]"))
+    text = program(*blocks, n=20, outputs="YD")
+    sch = rolled(text, 4)
+    assert "D_rest" in sch.func.script()
+    x, v, p = values("normal", 20, np.random.default_rng(0))
+    y, d = np.zeros(3, "float32"), np.zeros(3, "float32")
+    build(sch.mod, target="native")(x, v, p, y, d)
+    np.testing.assert_allclose(d, v.sum(1), rtol=1e-5)

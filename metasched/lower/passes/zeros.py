@@ -42,7 +42,7 @@ from metasched.arith.linear import Linear
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, IntImm, Var, as_int
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import FINITE, PrimFunc
 from metasched.ir.op import OPS, Broadcast, Call, called_instruction
 from metasched.ir.stmt import (
     Block,
@@ -58,8 +58,6 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, fresh_copy, map_body, substitute, walk
 
-FINITE = "tir.finite"
-"""Attribute of a function: no element of its buffers is ever infinite or not a number."""
 WORTH = 1024
 """Fewer products than this are not worth a test."""
 TAPS = 4

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 from metasched.analysis.reducer import Reduction, match_reducer
+from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import TRUE, Expr, FloatImm, Var, as_expr, as_int
+from metasched.ir.expr import TRUE, Expr, FloatImm, Var, as_expr, as_int, cast
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, SeqStmt, Stmt
 from metasched.ir.visit import blocks_of, free_vars, loads_of, walk_stmts
 from metasched.schedule.checks import require_plain_loop, require_serial
@@ -140,3 +141,51 @@ def uses(stmt: Stmt, buffer: Buffer) -> int:
     stores = sum(isinstance(s, BufferStore) and s.buffer is buffer for s in walk_stmts(stmt))
     exprs = (e for s in walk_stmts(stmt) for e in s.exprs)
     return stores + sum(load.buffer is buffer for e in exprs for load in loads_of(e))
+
+
+def block_size(state: State, members: Sequence[Member], size: int | Expr) -> int:
+    """The size of a block of the axis; raises where the loops differ in extent."""
+    first, known = members[0].loop, Analyzer()
+    for member in members[1:]:
+        if not known.equal(first.extent, cast(first.extent.dtype, member.loop.extent)):
+            raise state.error(
+                "other-extent",
+                f"{member.loop.var.name} and {first.var.name} have different extents",
+                member.loop,
+            )
+    value = as_int(state.expr(size))
+    if value is None or value < 1:
+        raise state.error("bad-size", f"the size {size} of a block is no positive constant")
+    return value
+
+
+def require_own_position(state: State, member: Member, stages: Mapping[Buffer, int]) -> None:
+    """Refuse a read of another position of the axis than the block's own."""
+    for expr in (e for s in walk_stmts(member.block) for e in s.exprs):
+        for load in loads_of(expr):
+            place = stages.get(load.buffer)
+            if place is not None and load.indices[place] is not member.along.var:
+                raise state.error(
+                    "other-position", f"block {member.block.name} reads {load.buffer.name} at "
+                    f"another position of the axis than {member.along.var.name}",
+                    member.realize,
+                )  # fmt: skip
+
+
+def is_private(state: State, members: Sequence[Member], member: Member) -> bool:
+    """Whether only blocks of the pass use what a member computes, under its own name."""
+    buffer = member.store.buffer
+    _, func = state.func_of(member.realize)
+    blocks = [s for s in walk_stmts(func.body) if isinstance(s, Block)]
+    if not any(buffer in block.alloc_buffers for block in blocks):
+        return False
+    viewed = any(m.source.buffer is buffer for block in blocks for m in block.match_buffers)
+    inside = sum(uses(m.block, buffer) for m in members)
+    own = {*(m.block for m in members), *state.ancestors(members[0].top)}
+    declared_outside = any(
+        region.buffer is buffer
+        for block in blocks
+        if block not in own
+        for region in (*block.reads, *block.writes)
+    )
+    return not viewed and not declared_outside and uses(func.body, buffer) == inside

@@ -16,6 +16,7 @@ from metasched.analysis.reducer import Reduction
 from metasched.analysis.rescaling import Extremum, Indexed, Rescaled, Rescaling, Scale
 from metasched.analysis.scope import EdgeKind, Scope
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import negate
 from metasched.arith.regions import declared
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import (
@@ -30,6 +31,7 @@ from metasched.ir.expr import (
     maximum,
     minimum,
 )
+from metasched.ir.func import FINITE
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -45,10 +47,8 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import (
     free_vars,
     fresh_copy,
-    loads_of,
     substitute,
     transform,
-    walk_stmts,
 )
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -60,7 +60,15 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.rolling_members import Member, member_of, neighbours, uses
+from metasched.schedule.primitives.rolling_masked import Hidden, hidden, of_rest
+from metasched.schedule.primitives.rolling_members import (
+    Member,
+    block_size,
+    is_private,
+    member_of,
+    neighbours,
+    require_own_position,
+)
 from metasched.schedule.state import State
 
 
@@ -74,8 +82,11 @@ def rolling_update(state: State, loops: Sequence[LoopRV], size: int | Expr) -> B
     result so far (`X_running`). Where values depend on a maximum or minimum found before, the step
     replaces it by the one found so far (`M_shift`), and first multiplies the result so far by the
     factor that the change of it means (`M_correction`). A factor that is the same for the whole sum
-    is applied at the end. As `rfactor`, the step changes the order in which floating-point numbers
-    are combined. The given blocks and loops keep their handles.
+    is applied at the end. A block of the axis where a mask makes every value minus infinity is
+    skipped, if integer comparisons without loads decide the mask. The weights are zero there. Their
+    products are still summed, since zero times infinity is NaN, unless the function promises
+    `tir.finite`. As `rfactor`, the step changes the order in which floating-point numbers are
+    combined. The given blocks and loops keep their handles.
 
     requires  neighbouring nests of one scope, each a chain of plain serial loops from zero around
               one block without predicate, whose iterators over these loops are the loops; no block
@@ -103,7 +114,7 @@ def rolling_update(state: State, loops: Sequence[LoopRV], size: int | Expr) -> B
     members = neighbours(state, [member_of(state, node) for node in nodes])
     scope = state.scope(nodes[0])
     _require_stages(state, scope, members)
-    pass_ = _Pass(state, members, _length(state, members, size))
+    pass_ = _Pass(state, members, block_size(state, members, size))
     pass_.analyse()
     made, around = pass_.nest()
     state.commit(
@@ -136,22 +147,6 @@ def _require_stages(state: State, scope: Scope, members: Sequence[Member]) -> No
             raise state.error("write-after-read", text, scope.child(edge.dst).realize)
 
 
-def _length(state: State, members: Sequence[Member], size: int | Expr) -> int:
-    """The size of a block of the axis; raises where the loops differ in extent."""
-    first, known = members[0].loop, Analyzer()
-    for member in members[1:]:
-        if not known.equal(first.extent, cast(first.extent.dtype, member.loop.extent)):
-            raise state.error(
-                "other-extent",
-                f"{member.loop.var.name} and {first.var.name} have different extents",
-                member.loop,
-            )
-    value = as_int(state.expr(size))
-    if value is None or value < 1:
-        raise state.error("bad-size", f"the size {size} of a block is no positive constant")
-    return value
-
-
 @dataclass
 class _Pass:
     """The pass over blocks of the axis.
@@ -162,6 +157,7 @@ class _Pass:
             block of the axis, and of the factor at the end.
         replaced: buffers of which one block of the axis is kept, in which buffers, and the
             dimension of the axis.
+        totals: the result so far of each reduction.
         kept, inner: new buffers that live longer than a block of the axis, and those that do not.
     """
 
@@ -175,6 +171,7 @@ class _Pass:
     corrections: dict[tuple[Extremum, str, float], Buffer] = field(default_factory=dict)
     last: dict[tuple[Extremum, str, float], Buffer] = field(default_factory=dict)
     replaced: dict[Buffer, tuple[Buffer, int]] = field(default_factory=dict)
+    totals: dict[Member, Buffer] = field(default_factory=dict)
     kept: list[Buffer] = field(default_factory=list)
     inner: list[Buffer] = field(default_factory=list)
 
@@ -185,7 +182,7 @@ class _Pass:
         running: set[Buffer] = set()
         stages: dict[Buffer, int] = {}
         for member in self.members:
-            self._require_own_position(member, stages)
+            require_own_position(self.state, member, stages)
             fixed = frozenset(v.var for v in member.fixed)
             laws = Rescaling(
                 member.along.var, fixed, extrema, scaled, frozenset(running), self._shift
@@ -204,7 +201,7 @@ class _Pass:
                 self._correction(found.scale)
             if member.found is None:
                 stages[buffer] = self._position(member)
-                if self._is_private(member):
+                if is_private(self.state, self.members, member):
                     self._keep_one_block(member, stages[buffer])
                 elif found.scale is not None:
                     raise self.state.error(
@@ -242,18 +239,6 @@ class _Pass:
                 "another block of the pass", member.realize,
             )  # fmt: skip
 
-    def _require_own_position(self, member: Member, stages: Mapping[Buffer, int]) -> None:
-        """Refuse a read of another position of the axis than the block's own."""
-        for expr in (e for s in walk_stmts(member.block) for e in s.exprs):
-            for load in loads_of(expr):
-                place = stages.get(load.buffer)
-                if place is not None and load.indices[place] is not member.along.var:
-                    raise self.state.error(
-                        "other-position", f"block {member.block.name} reads {load.buffer.name} at "
-                        f"another position of the axis than {member.along.var.name}",
-                        member.realize,
-                    )  # fmt: skip
-
     def _position(self, member: Member) -> int:
         """The dimension of a block's results that is the axis."""
         var, indices = member.along.var, member.store.indices
@@ -264,24 +249,6 @@ class _Pass:
                 f"for each {var.name}", member.realize,
             )  # fmt: skip
         return places[0]
-
-    def _is_private(self, member: Member) -> bool:
-        """Whether only blocks of the pass use what a member computes, under its own name."""
-        buffer = member.store.buffer
-        _, func = self.state.func_of(member.realize)
-        blocks = [s for s in walk_stmts(func.body) if isinstance(s, Block)]
-        if not any(buffer in block.alloc_buffers for block in blocks):
-            return False
-        viewed = any(m.source.buffer is buffer for block in blocks for m in block.match_buffers)
-        inside = sum(uses(m.block, buffer) for m in self.members)
-        own = {*(m.block for m in self.members), *self.state.ancestors(self.members[0].top)}
-        declared_outside = any(
-            region.buffer is buffer
-            for block in blocks
-            if block not in own
-            for region in (*block.reads, *block.writes)
-        )
-        return not viewed and not declared_outside and uses(func.body, buffer) == inside
 
     def _keep_one_block(self, member: Member, place: int) -> None:
         """Keep the results of a member for one block of the axis only."""
@@ -342,16 +309,59 @@ class _Pass:
                 inside.append(self._per_block(member, block_of, body))
                 continue
             self._reduction(member, member.found, value, block_of, (starts, inside, finals))
-        name = self.state.fresh_block_name(f"{self.members[-1].block.name}_rolling")
-        dom = Range(as_expr(0, over.dtype), count)
-        around = Block(
-            name, (IterVar(block_of, dom, IterKind.OPAQUE),), (), (), seq(inside), None,
-            tuple(self.inner),
-        )  # fmt: skip
+        found = self._hidden(over)
+        alive = TRUE if found is None else found.alive
+        name = f"{self.members[-1].block.name}_rolling"
+        around = self._around(name, (over, block_of, count), alive, inside, self.inner)
+        per_block: list[Stmt] = [around]
+        if found is not None and found.rest:
+            block_of = self.state.fresh_var(block_of.name, block_of.dtype)
+            rest, parts = self._rest(found, block_of)
+            dead = negate(Analyzer(), alive)
+            name = f"{self.members[-1].block.name}_hidden"
+            per_block.append(self._around(name, (over, block_of, count), dead, rest, parts))
+        return seq((*starts, For.serial(over, count, seq(per_block)), *finals)), around.block
+
+    def _around(
+        self, name: str, axis: tuple[Var, Var, Expr], predicate: Expr, inside: Sequence[Stmt],
+        buffers: Sequence[Buffer],
+    ) -> BlockRealize:  # fmt: skip
+        """The block around one block of the axis: given by its loop, iterator and their extent."""
+        over, block_of, count = axis
+        iters = (IterVar(block_of, Range(as_expr(0, over.dtype), count), IterKind.OPAQUE),)
+        name = self.state.fresh_block_name(name)
+        block = Block(name, iters, (), (), seq(tuple(inside)), None, tuple(buffers))
         above = self.state.loops_above(self.members[0].top)
         outside = {n.var: Range(n.min, n.extent) for n in above}
-        closed = closed_block(BlockRealize((over,), TRUE, declared(around)), outside)
-        return seq((*starts, For.serial(over, count, closed), *finals)), closed.block
+        return closed_block(BlockRealize((over,), predicate, declared(block)), outside)
+
+    def _hidden(self, over: Var) -> Hidden | None:
+        """The blocks of the axis that a mask hides."""
+        func = self.state.func_of(self.members[0].realize)[1]
+        one = {m: as_expr(1, m.store.buffer.dtype) for m in self.members}
+        values = {m: one[m] if v.value is None else v.value for m, v in self.values.items()}
+        return hidden(
+            self.members, values, over, self.size, self.replaced, frozenset(self.shifts.values()),
+            bool(func.attrs.get(FINITE, False)),
+        )  # fmt: skip
+
+    def _rest(self, found: Hidden, block_of: Var) -> tuple[list[Stmt], list[Buffer]]:
+        """The statements of a hidden block of the axis, and their buffers."""
+        statements, parts = list[Stmt](), list[Buffer]()
+        for member, value in found.rest.items():
+            assert member.found is not None
+            few = of_rest(self.state, member, value)
+            part = self._buffer(f"{member.store.buffer.name}_rest", few, parts)
+            total, at = self.totals[member], few.at
+            (summed,) = member.found.combine((BufferLoad(part, at),), (value,))
+            init = BufferStore(part, member.found.identity[0], at)
+            nest = self._per_block(few, block_of, BufferStore(part, summed, at), init)
+            statements.append(fresh_copy(nest, lambda v: self.state.fresh_var(v.name, v.dtype)))
+            new = BufferLoad(total, member.at), BufferLoad(part, at)
+            (updated,) = member.found.combine(new[:1], new[1:])
+            store = BufferStore(total, updated, member.at)
+            statements.append(self._nest(member, "rest_update", store))
+        return statements, parts
 
     def _reduction(
         self,
@@ -366,6 +376,7 @@ class _Pass:
         buffer, at = member.store.buffer, member.at
         part = self._buffer(f"{buffer.name}_block", member, self.inner)
         total = self._buffer(f"{buffer.name}_running", member, self.kept)
+        self.totals[member] = total
         one = as_expr(1, buffer.dtype) if value.value is None else value.value
         sofar, new = BufferLoad(total, at), BufferLoad(part, at)
         (summed,) = found.combine((new,), (one,))
