@@ -53,7 +53,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 380, "blocks te einsum workload"),
     (
         "analysis",
-        3850,
+        3970,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access guards closing block choice reducer "
         "loops dependence exchange reordering sequence flops",
