@@ -30,6 +30,8 @@ MACHINE_FEATURES: tuple[str, ...] = (
     "block.near_runs", "block.near_pages", "block.crowd", "block.l2_runs", "block.l2_pages",
 )  # fmt: skip
 
+CONVERT = {"bfloat16": 2.0, "float16": 1.0}
+"""Instructions that widen a vector of a type, 1 for other types."""
 WINDOW = 150
 """How many arithmetic instructions a core looks ahead for work that does not wait for results."""
 
@@ -318,7 +320,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         around += 1
     if fold:
         held *= max(order[0].extent / fold, 1.0)
-    gathers = loads = split = 0.0
+    gathers = loads = split = converts = 0.0
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
         if fold:
@@ -331,10 +333,12 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             gathers += 1
             count *= min(width, lanes)
         taken = count * (1.0 + reducing) / held if access is written else count
+        converts += count * _conversion(nest.store, access)
         if _splits(access, order, min(width, lanes), machine.line):
             taken *= 2.0
             split += taken
         loads += taken
+    instructions += converts
     latency = 0.0
     if reducing and (chain > 1 or held > 1):
         latency = machine.latency * chain * _one_by_one(nest, last, depth, instructions)
@@ -361,6 +365,14 @@ def _one_by_one(nest: Nest, inner: int, depth: int, instructions: float) -> floa
         runs *= loop.extent if loop.kind != "vectorized" else 1
     at_once = max(1.0, WINDOW * runs / max(instructions, 1.0))
     return runs / min(float(runs), at_once)
+
+
+def _conversion(store: Store, access: Footprint) -> float:
+    """The instructions that widen a vector of a read; 0 where a declared instruction takes it."""
+    kind, result = access.access.buffer.dtype, store.accesses[0].buffer.dtype
+    if store.facts.instructions or kind.bits >= result.bits:
+        return 0.0
+    return CONVERT.get(str(kind), 1.0)
 
 
 def _repeats(nest: Nest, depth: int) -> bool:

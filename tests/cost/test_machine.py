@@ -59,6 +59,28 @@ def test_a_vector_of_clamped_elements_is_loaded_lane_by_lane(multiples, gathers)
     assert machine(sch.mod)["block.gathers"] == gathers
 
 
+def test_reads_of_narrow_types_are_converted_in_the_block():
+    """For each step: 8 multiply-adds of 4 rows by 2 vectors, and conversions of 6 reads."""
+    sizes = {}
+    for kind in ("float32", "float16", "bfloat16"):
+
+        @T.prim_func
+        def product(
+            A: T.Buffer((4, 64), kind),
+            B: T.Buffer((64, 16), kind),
+            C: T.Buffer((4, 16), "float32"),
+        ):
+            for k in T.serial(64):
+                for i in T.unroll(4):
+                    for j in T.vectorized(16):
+                        with T.block("C"):
+                            vk, vi, vj = T.axis.remap("RSS", [k, i, j])
+                            C[vi, vj] += T.cast(A[vi, vk], "float32") * T.cast(B[vk, vj], "float32")
+
+        sizes[kind] = round(2 ** machine(product)["block.size"] - 1)
+    assert sizes == {"float32": 8, "float16": 8 + 6, "bfloat16": 8 + 2 * 6}
+
+
 def test_a_vector_of_two_lanes_wastes_six_of_eight():
     assert machine(program(tj=(1, 2, 16, 2)))["block.waste"] == 4.0
 
