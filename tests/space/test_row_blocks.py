@@ -71,6 +71,16 @@ def test_scores_of_all_rows_are_never_held():
     assert f"(T.int64({h * rows * s}),)" in text
 
 
+@pytest.mark.parametrize(("length", "row"), [(128, 144), (120, 120), (136, 136), (256, 272)])
+def test_rows_of_a_transposed_operand_share_few_sets_of_the_cache(length, row):
+    """Rows of 512 bytes, or of a multiple, take one line of 64 bytes more."""
+    func = attention((1, length, 2, 16))
+    (space,) = fused(func)
+    sch = Schedule(func, seed=3)
+    space.apply(sch)
+    assert f"(T.int64({2 * 16 * row}),)" in lower(sch.mod, target="native").script()
+
+
 @pytest.mark.parametrize("shape", [(24, 16, 16, 16), (40, 16, 32, 8)])
 def test_two_products_in_blocks_of_rows(shape):
     func = two_products(shape)

@@ -37,6 +37,9 @@ MOST_ROWS = 128
 FEWEST_ROWS = 8
 """The fewest rows of a block, if the output has this many."""
 
+_LINE = 64  # bytes of a cache line
+_CONFLICT = 512  # every eighth line: of 64 sets, the rows share 8 or fewer
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -200,6 +203,20 @@ def _transpose_shared(sch: Schedule, block: BlockRV, inside: set[object]) -> Non
         inputs = tuple(Var(f"i{n}") for n in range(len(sch.get(copy).writes[0].region)))
         order = (*inputs[:lane], *inputs[lane + 1 :], inputs[lane])
         sch.transform_layout(copy, ("write", 0), IndexMap(inputs, order))
+        _spread_rows(sch, copy)
+
+
+def _spread_rows(sch: Schedule, copy: BlockRV) -> None:
+    """Keep the rows of a copied operand from falling into the same sets of the cache.
+
+    Vectors walk down a few columns of the copy. Where a row is a multiple of `_CONFLICT` bytes
+    long, the columns of all rows share few sets, and evict each other. So a row then takes an odd
+    number of cache lines.
+    """
+    buffer = sch.get(copy).writes[0].buffer
+    row, line = as_int(buffer.shape[-1]), _LINE // buffer.dtype.bytes
+    if buffer.ndim > 1 and row is not None and row * buffer.dtype.bytes % _CONFLICT == 0:
+        sch.storage_align(copy, 0, buffer.ndim - 2, 2 * line, line)
 
 
 def _dimension(node: Block, copy: Block, var: Var) -> int:
