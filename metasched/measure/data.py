@@ -10,6 +10,9 @@ If the program divides, takes exponentials or rounds, results may differ. The to
 the largest magnitude, or 64 times the change that one more rounding of the inputs makes. The second
 bound is for small differences of large sums, whose rounding errors are as large as the errors of
 the sums. Integers that were rounded from inexact floats may differ by one.
+
+Recurrences (triangular solves, factorizations) may overflow on such inputs, or amplify rounding
+errors. Then inputs are small, and what divides is near one: see `Task.tamed`.
 """
 
 from __future__ import annotations
@@ -49,9 +52,11 @@ from metasched.measure.indices import index_data
 
 _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
+TAMINGS = 2  # the most that `Task.tamed` can scale inputs down
 _FAST = 4  # factor of the tolerance for a function that allows fast mathematics
 _SUMMANDS = 1 << 16  # the most normally distributed terms of a sum; further terms are zero
 _HALVINGS = 10  # floats that scale a sum of n products of bytes go down to 2**-10 / n, about
+_FEW = 1 / 8  # of the results may be NaN: a check that compares NaN with NaN finds no fault
 _NOTHING = 2.0**-30  # replaces zero in inputs that must be positive
 _EXACT_CALLS = frozenset(
     """if_then_else likely assume abs popcount clz isnan isinf isfinite bitwise_not bitwise_and
@@ -77,6 +82,8 @@ class Array:
         halvings: the array holds powers of two from 1 down to 2 ** -halvings; None for integers.
         rounded: whether its integers may be rounded floats.
         ascending: its integers are in ascending order, as the bounds of rows.
+        divisor: the program divides by its elements.
+        lost: how many of its expected results are NaN on all kinds of data, if they are many.
     """
 
     name: str
@@ -92,6 +99,8 @@ class Array:
     halvings: int | None = None
     rounded: bool = False
     ascending: bool = False
+    divisor: bool = False
+    lost: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -114,6 +123,7 @@ class Task:
         normal: inputs are normally distributed instead of small integers.
         why: the operation that makes the comparison inexact, empty when exact.
         terms: the most elements that one result is reduced from.
+        tame: how far floats are scaled down, see `tamed`; 0 for data as described above.
     """
 
     key: str
@@ -124,6 +134,18 @@ class Task:
     normal: bool = False
     why: str = ""
     terms: int = 1
+    tame: int = 0
+
+    def tamed(self, level: int) -> Task:
+        """The same task on floats so small that a recurrence does not grow from step to step.
+
+        With n, the longest sum or extent: floats are scaled to about 1 / sqrt(n) at level 1, to
+        1 / 2n at level 2. Square matrices get a diagonal near one and values of both signs, other
+        divisors get values near one. So triangular and positive definite systems are well
+        conditioned.
+        """
+        why = self.why or "values that grow from step to step"
+        return replace(self, key=f"{self.key}/tame{level}", exact=False, why=why, tame=level)
 
     def with_normal_data(self) -> Task:
         """The same task on normally distributed inputs, compared with tolerance.
@@ -164,7 +186,7 @@ def make_task(
     numbers = {name: int(v) for name, v in values.items()}
     coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
     positive, indexes = _needs_positive(func), index_data(func)
-    terms = _longest_reduction(func)
+    terms, divisors = _longest_reduction(func), _divisors(func)
     most = _largest_value(terms, coarse)
     sums, casts = _accumulators(func), _casts_to_integers(func)
     all_bytes = bool(sums) and all(kind.is_int for kind in sums)
@@ -196,7 +218,7 @@ def make_task(
             Array(
                 arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps,
                 halvings=halvings, rounded=dtype.is_int and bool(casts),
-                ascending=index is not None and index.ascending,
+                ascending=index is not None and index.ascending, divisor=buffer in divisors,
             )
         )  # fmt: skip
     return Task(key, tuple(arrays), tuple(values.items()), not why, seed, why=why, terms=terms)
@@ -297,6 +319,17 @@ def _needs_positive(func: PrimFunc) -> bool:
     return False
 
 
+def _divisors(func: PrimFunc) -> set[Buffer]:
+    """The buffers of floats that the program divides by."""
+    return {
+        load.buffer
+        for node in _expressions(func)
+        if isinstance(node, Div) and node.dtype.is_float
+        for load in walk_exprs(node.b)
+        if isinstance(load, BufferLoad)
+    }
+
+
 def reads_before_writing(func: PrimFunc, buffer: Buffer) -> bool:
     """Whether the first access to a written buffer, in program order, is a load."""
 
@@ -320,6 +353,26 @@ def reads_before_writing(func: PrimFunc, buffer: Buffer) -> bool:
 def fill(array: Array, task: Task, position: int) -> NDArray[np.generic]:
     """The initial contents of an array: the same for the same seed and position."""
     rng = np.random.default_rng([task.seed, position])
+    values = _drawn(array, task, rng)
+    dtype = DType(array.dtype)
+    if task.tame and dtype.is_float:
+        values = _small(values.astype(np.float64), array, task, rng).astype(dtype.numpy)
+    return values
+
+
+def _small(values: Any, array: Array, task: Task, rng: np.random.Generator) -> Any:
+    """Floats scaled down as `Task.tamed` describes."""
+    most = max(task.terms, *(n for each in task.arrays for n in each.shape), 1)
+    scale = 4 * math.sqrt(most) if task.tame == 1 else 8 * most
+    values = values * 2.0 ** -math.ceil(math.log2(scale))
+    rows, columns = array.shape[-2:] if len(array.shape) > 1 else (1, 1)
+    if rows == columns > 1:
+        return values * rng.choice([-1.0, 1.0], values.shape) + np.eye(rows)
+    return values + 1.0 if array.divisor else values
+
+
+def _drawn(array: Array, task: Task, rng: np.random.Generator) -> NDArray[np.generic]:
+    """Values before they are scaled down."""
     dtype = DType(array.dtype)
     if task.normal and dtype.is_float:
         drawn = rng.standard_normal(array.shape)
@@ -352,6 +405,43 @@ def nudged(array: Array, task: Task, position: int) -> NDArray[np.generic]:
     signs = np.random.default_rng([task.seed, position, 1]).integers(0, 2, values.shape) * 2 - 1
     moved = values.astype(np.float64) * (1 + array.eps * signs)
     return moved.astype(values.dtype) if DType(array.dtype).is_float else values
+
+
+def steady(task: Task, results: Iterable[NDArray[np.generic]]) -> bool:
+    """Whether a comparison with expected results finds faults, and allows sums in another order.
+
+    It does not if the results are NaN, are integers too large for exact sums, or if one rounding of
+    the inputs changes them by more than `tolerance` allows.
+    """
+    for array, values in zip(task.arrays, results, strict=True):
+        if not (array.written and DType(array.dtype).is_float):
+            continue
+        if _nan(values) > _FEW * values.size:
+            return False
+        wide = np.abs(values.astype(np.float64))
+        largest = float(wide[np.isfinite(wide)].max(initial=0.0))
+        if (
+            largest * array.eps >= 2.0
+            if task.exact
+            else array.noise > TOLERANCE * array.eps * largest
+        ):
+            return False
+    return True
+
+
+def _nan(values: NDArray[np.generic]) -> int:
+    return int(np.isnan(values.astype(np.float64)).sum())
+
+
+def with_lost(task: Task, results: Iterable[NDArray[np.generic]]) -> Task:
+    """The task with the number of results that are NaN, in arrays with many."""
+    arrays = [
+        replace(a, lost=count)
+        if a.written and DType(a.dtype).is_float and (count := _nan(v)) > _FEW * v.size
+        else a
+        for a, v in zip(task.arrays, results, strict=True)
+    ]
+    return replace(task, arrays=tuple(arrays))
 
 
 def tolerance(array: Array, largest: float) -> float:

@@ -12,6 +12,7 @@ run and decides.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import warnings
@@ -165,11 +166,22 @@ class References:
             stacklevel=2,
         )
 
+    def _warn_lost(self, task: Task) -> None:
+        """Warn of results that are NaN, because a comparison of NaN with NaN finds no fault."""
+        for array in task.arrays:
+            if array.lost:
+                warnings.warn(
+                    f"{self._name}: {array.lost} of {math.prod(array.shape)} elements of "
+                    f"{array.name} are NaN on the test data, also on small floats and diagonals "
+                    "near one: their values are not checked",
+                    stacklevel=2,
+                )
+
     def _default_ready(self, reply: Reply) -> None:
         """Take the results of the default schedule, so that candidates can be checked.
 
-        If the default schedule failed (as candidate 0 will), only the unscheduled program computes
-        expected results.
+        If the default schedule failed (as candidate 0 will), or its results grow too large to be
+        exact, only the unscheduled program computes expected results.
         """
         if reply.kind == "value":
             self.by_default = reply.value
@@ -211,6 +223,7 @@ class References:
             )
             raise DefaultScheduleError(self.failure)
         assert self._unscheduled is not None
+        self._warn_lost(self.tasks[False])
         if self._doubted and self._sample is not None:
             self._whole()
             return
