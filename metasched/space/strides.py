@@ -75,8 +75,11 @@ def worth_packing(block: Block, rows: int, contiguous: bool, lanes: int) -> bool
 
 
 def has_vectors(block: Block) -> bool:
-    """Whether some spatial iterator moves every store by one element, every load by one or none."""
-    return any(all(s == 1 or (s == 0 and not w) for w, s in moves) for _, moves in _moves(block))
+    """Whether some spatial iterator moves every store by one element, and every load by one, none,
+    or one backwards."""
+    return any(
+        all(s == 1 or (s in (0, -1) and not w) for w, s in moves) for _, moves in _moves(block)
+    )
 
 
 def _moves(block: Block) -> Iterator[tuple[IterVar, list[tuple[bool, int | None]]]]:

@@ -6,10 +6,14 @@ import pytest
 from codegen.kernels import agree, integers
 
 from metasched.analysis.block import FOLD
+from metasched.ir.stmt import ForKind
+from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectorizeUnroll
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.loop_kinds import child_of, vectorize_leaf
+from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.vector_update import VectorUpdate
+from metasched.target import Target
 
 FACTOR = """
 @T.prim_func
@@ -70,6 +74,14 @@ def test_loads_run_backwards_in_lanes(kind):
     assert vectorize_leaf(first, first.get_block("Z"), child(first, "Z"), 8)
     arrays = [integers((45,), "int32", seed=n).astype(kind) % 5 for n in range(3)]
     agree(first.mod["main"].script(), *arrays)
+
+
+def test_the_default_space_gives_vectors_to_loads_that_run_backwards():
+    sch = Schedule(parse(BACKWARDS.format(kind="int32")), seed=0)
+    (found,) = ParallelVectorizeUnroll(vectors=(1,))(sch, sch.get_block("Z"))
+    RewriteParallelVectorizeUnroll()(found, Target.native())
+    assert child(found, "Z").loops[-1].kind is ForKind.VECTORIZED
+    agree(found.mod["main"].script(), *(integers((45,), "int32", seed=n) for n in range(3)))
 
 
 def child(sch: Schedule, name: str):
