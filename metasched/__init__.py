@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from metasched.runtime.build import build as build
     from metasched.runtime.build import export as export
     from metasched.runtime.build import lower as lower
+    from metasched.runtime.exported import load_exported as load_exported
     from metasched.runtime.kernel import Kernel as Kernel
     from metasched.schedule.anchor import (
         schedule_using_anchor_trace as schedule_using_anchor_trace,
@@ -100,6 +101,7 @@ _PUBLIC = {
     "primitive": "metasched.schedule.instruction",
     "build": "metasched.runtime.build",
     "export": "metasched.runtime.build",
+    "load_exported": "metasched.runtime.exported",
     "Kernel": "metasched.runtime.kernel",
     "schedule_module": "metasched.space.module",
     "postproc": "metasched.postproc.base",

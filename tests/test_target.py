@@ -109,7 +109,10 @@ def test_signed_features_edit_and_unsigned_features_replace():
         ('{"kind": "llvm",', "is no JSON: Expecting property name"),
         ({"kind": "llvm", "num_coers": 3}, "did you mean num_cores"),
         ({"kind": "lvm"}, "no target kind is called 'lvm'; did you mean llvm"),
-        ({"mcpu": "hasswell"}, "'hasswell' is not known; did you mean haswell"),
+        (
+            {"mcpu": "hasswell"},
+            "'hasswell' is not known; give its features as a list; did you mean haswell",
+        ),
         (
             "llvm -mcpu=neoverse-v1 -mtriple=x86_64-linux-gnu",
             "'neoverse-v1' is a processor of aarch64, the triple is of x86_64",

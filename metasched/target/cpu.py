@@ -199,7 +199,7 @@ def _implied(mcpu: str, arch: str) -> tuple[str, ...]:
     if other is not None:
         raise TargetError(f"mcpu {brief(mcpu)} is a processor of {other}, the triple is of {arch}")
     near = near_names(mcpu, [*known, "generic"])
-    raise TargetError(f"mcpu {brief(mcpu)} is not known{near}; or give its features as a list")
+    raise TargetError(f"mcpu {brief(mcpu)} is not known; give its features as a list{near}")
 
 
 def _architecture(mcpu: str) -> str:

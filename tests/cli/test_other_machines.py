@@ -11,7 +11,6 @@ from emulation import require_emulator
 import metasched as ms
 from metasched.errors import ExportError, TargetError
 from metasched.runtime import export as export_module
-from metasched.runtime.exported import load_exported
 from metasched.target import Target
 
 HERE = Target.native()
@@ -48,7 +47,7 @@ def test_files_of_another_machine_are_not_loaded(tmp_path):
     files = ms.export(GMM, tmp_path, OTHER)
     assert json.loads(files.manifest.read_text())["target"] == THERE.to_json()
     with pytest.raises(ExportError, match=f"gmm.json: the kernel cannot run here: {APART}"):
-        load_exported(tmp_path)
+        ms.load_exported(tmp_path)
 
 
 def test_features_that_are_lacking_are_named(tmp_path):
@@ -59,7 +58,7 @@ def test_features_that_are_lacking_are_named(tmp_path):
     data["target"]["features"].append(absent)
     files.manifest.write_text(json.dumps(data))
     with pytest.raises(ExportError, match=f"this machine lacks the CPU feature {absent}"):
-        load_exported(tmp_path)
+        ms.load_exported(tmp_path)
 
 
 def test_without_a_linker_for_the_target_there_is_a_note(tmp_path, monkeypatch):
@@ -112,4 +111,4 @@ def test_a_runner_that_reaches_a_board(cli, tmp_path):
     )
     assert "i8mm" in json.loads(files.manifest.read_text())["target"]["features"]
     with pytest.raises(ExportError, match="cannot run here: it was made for aarch64"):
-        load_exported(files.manifest)
+        ms.load_exported(files.manifest)
