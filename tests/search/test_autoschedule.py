@@ -52,6 +52,16 @@ def test_the_kernel_computes_what_the_program_says(name, shape):
     np.testing.assert_allclose(made, work.reference(shape, *inputs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("cpu", "name", "size", "step"), [
+    ("haswell", "gmm_bf16", 128, "sch.widen_dtype("),
+    ("sapphirerapids", "gmm_u8s8s32", 512, "amx.matmul_16x16x64_u8i8i32"),
+])  # fmt: skip
+def test_products_of_narrow_types_are_fast_without_a_measurement(cpu, name, size, step):
+    """Converted once where the machine has no instruction, otherwise by its fastest."""
+    func = ms.workloads.get(name).func((1, size, size, size))
+    assert step in str(ms.autoschedule(func, f"llvm -mcpu={cpu} -num-cores=2").trace)
+
+
 def test_two_processes_with_other_hash_seeds_give_the_same_schedule():
     code = (
         "import metasched as ms\n"
