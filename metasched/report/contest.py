@@ -115,7 +115,7 @@ def contest(
     try:
         for name, one in contestants.items():  # in turns: they would disturb each other's warm-up
             with _noting(notes, name):
-                one.prepare(shape, trace if name == OURS else None)
+                one.prepare(shape, trace if name in (OURS, PEAK) else None)
         for _ in range(rounds):
             for name in [n for n in names if n not in notes]:
                 time.sleep(_PAUSE)

@@ -93,10 +93,11 @@ def burst_of(name: str, op: str, shape: tuple[int, ...], trace: str | None = Non
         name: a name in PEERS, OURS for the kernel of a tuned trace, or PEAK.
         op: a workload of the suite.
         shape: its shape.
-        trace: the trace file of the tuned kernel.
+        trace: the trace file of the tuned kernel. Its target is the target of the kernel and of the
+            peak.
     """
     if name == PEAK:
-        target = Target.of("native")
+        target = Target.of("native" if trace is None else TraceFile.load(trace).target)
         runs = [multiply_adds(target, what) for what in ("float32", *products(op, target))]
         run = min(runs, key=lambda each: min(each() for _ in range(_LEAST)))
         return bursts(lambda calls: sum(run() for _ in range(calls)))
@@ -134,8 +135,11 @@ def products(op: str, target: Target) -> list[str]:
 def _ours(op: str, shape: tuple[int, ...], trace: str) -> Burst:
     """Bursts of the tuned kernel, called from a native loop."""
     work = workloads.get(op)
-    constant = TraceFile.load(trace).workload_hash != structural_hash(work.func(shape))
-    kernel = build(replay(trace, work.func(shape, constant and bool(work.weights))))
+    stored = TraceFile.load(trace)
+    constant = stored.workload_hash != structural_hash(work.func(shape))
+    func = work.func(shape, constant and bool(work.weights))
+    target = stored.target_value
+    kernel = build(replay(trace, func, target=target), target)
     inputs = work.inputs(shape, integers=False)
     arrays = [aligned(each) for each in work.arguments(inputs, shape)]
     if constant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from metasched.report.torch_ops import OPS
 from metasched.report.torch_peer import torch_call, torch_op
 from metasched.report.tvm_record import load_record
 from metasched.target import Target
+
+ONE_CORE = replace(Target.native(), num_cores=1)
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="PyTorch is an optional peer"
@@ -112,13 +115,15 @@ def test_peers_run_in_turns_without_tuning_variables(monkeypatch, tmp_path):
     clean = contest.clean_environment()
     assert "HARMLESS" in clean and not {"OPENBLAS_CORETYPE", "OMP_NUM_THREADS"} & set(clean)
     assert os.environ["OMP_NUM_THREADS"] == "1"
+    trace = tuned_gmm(tmp_path)
     sides = compare.side_by_side(
-        "gmm",
-        (1, 16, 16, 16),
-        ["numpy", "tvm"],
-        tuned_gmm(tmp_path),
-        {("gmm", (1, 16, 16, 16)): 2.0},
+        "gmm", (1, 16, 16, 16), ["numpy", "tvm"], trace, {("gmm", (1, 16, 16, 16)): 2.0}
     )
+    targets: list[Target | None] = []
+    build = peers.build
+    monkeypatch.setattr(peers, "build", lambda sch, target: build(sch, targets.append(target)))
+    peers.burst_of(peers.OURS, "gmm", (1, 16, 16, 16), str(trace))
+    assert targets == [ONE_CORE]
     ours, theirs = sides["metasched"], sides["numpy"]
     assert 0 < ours.seconds < 1.0 and ours.ratio == 1.0
     assert 0 < theirs.seconds < 1.0 and theirs.ratio > 0
@@ -129,7 +134,7 @@ def tuned_gmm(folder):
     work = workloads.get("gmm")
     result = ms.tune(
         work.func((1, 16, 16, 16)), trials=1, work_dir=folder, name="gmm", model="random",
-        strategy="random",
+        strategy="random", target=ONE_CORE,
     )  # fmt: skip
     return result.best.path
 
