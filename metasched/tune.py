@@ -61,6 +61,7 @@ from metasched.search.strategy import STRATEGIES
 from metasched.search.tasks import tune_all
 from metasched.space.generate import Space
 from metasched.target import Target
+from metasched.tvm_names import TUNE_WORDS, answered
 
 Observers: TypeAlias = "Observer | str | Sequence[Observer | str] | None"
 Source: TypeAlias = "PrimFunc | IRModule"
@@ -68,6 +69,7 @@ EVENTS, MODEL = "events.jsonl", "model.npz"
 __all__ = ["EVENTS", "MODEL", "STORE", "tune", "tune_tasks"]
 
 
+@answered(TUNE_WORDS)
 def tune(
     func: Source,
     *,
@@ -130,6 +132,7 @@ def tune(
     return results[label]
 
 
+@answered(TUNE_WORDS)
 def tune_tasks(
     tasks: Mapping[str, Source],
     *,

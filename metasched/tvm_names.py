@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _SCRIPT = "`from metasched.script import tir as T, ir as I`"
 _TUNE = "ms.tune(func, trials=64, work_dir=...), ms.tune_tasks for several functions"
@@ -101,13 +106,57 @@ SCHEDULE = {
 
 TRACE = {
     "as_json": "to_json() gives a text; ms.Trace.from_json reads it, and from_tvm_json TVM's own",
-    **dict.fromkeys(
-        ("apply_to_schedule", "apply_json_to_schedule"),
-        "apply(sch) applies the steps; ms.Trace.from_json(text) makes a trace",
-    ),
+    "apply_to_schedule": "apply(sch) applies the steps; ms.Trace.from_json(text) makes a trace",
     "insts": "entries are the steps, and iterating gives them",
     "get_decision": "sampling() gives the sampling steps, each with its decision",
 }
+
+MODULE = {
+    **dict.fromkeys(
+        ("get_global_var", "get_global_vars"),
+        'a function is named by a text: mod["main"], and list(mod) gives the names',
+    ),
+    **dict.fromkeys(("update_func", "update"), "with_func(name, func) gives a new module"),
+    "functions_items": "items() gives the names with the functions",
+}
+
+# Keywords of TVM's functions -> what to write.
+TUNE_WORDS = {
+    **dict.fromkeys(
+        ("max_trials_global", "max_trials_per_task", "num_trials_per_iter"), "write trials=64"
+    ),
+    "mod": "the function is the first argument",
+    "num_tuning_cores": "the setting `search_workers` limits the processes of the search",
+    "cost_model": 'write model="lightgbm", or another name of a cost model',
+    "measure_callbacks": "write observer=, a function that takes events",
+    "task_name": "write name=",
+    "module_equality": "ms.replay(path, func, equality=) chooses how programs are compared",
+    "task_scheduler": "ms.tune_tasks(..., scheduler=) takes the name of a task scheduler",
+    "params": "constant weights are parameters marked `layout_free_buffers`",
+}
+SCHEDULE_WORDS = {
+    "error_render_level": "an error shows the block or loop when it is printed",
+    "enable_check": "steps are always checked; check=True verifies the program after each step",
+}
+TRACE_WORDS = {"remove_postproc": "write without_postproc=True"}
+
+
+def answered(table: dict[str, str]) -> Callable[[F], F]:
+    """A decorator: an unknown keyword is refused with what `table` says to write instead."""
+
+    def around(fn: F) -> F:
+        known = inspect.signature(fn).parameters
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs.keys() - known.keys():
+                owner = fn.__qualname__.removesuffix(".__init__")
+                raise TypeError(f"{owner} takes no {name}={hint(name, table, known)}")
+            return fn(*args, **kwargs)
+
+        return cast("F", called)
+
+    return around
 
 
 def hint(name: str, table: dict[str, str], known: Iterable[str] = ()) -> str:

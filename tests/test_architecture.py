@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 950, "errors tvm_names config files watch foreign registry hardware"),
+    ("", 990, "errors tvm_names config files watch foreign registry hardware"),
     ("target", 660, "rates machine description suited cpu cuda"),
     (
         "ir",
@@ -41,7 +41,7 @@ FLOORS: list[tuple[str, int, str]] = [
         4200,
         "bounds products linear polyhedron affine modular rules atoms prove conditions analyzer "
         "iterform itercheck iterlimit mixed_radix itermap subspace intset regions corner outside "
-        "inverse indexmap",
+        "inverse indexmap specialize",
     ),
     (
         "script",

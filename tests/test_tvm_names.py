@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
@@ -177,3 +178,34 @@ def test_lower_names_the_function_whatever_was_imported_first():
     import metasched.lower.passes.flatten  # noqa: F401
 
     assert callable(ms.lower)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ms.tune(GMM, max_trials_global=8), r"tune takes no max_trials_global=; write tri"),
+        (lambda: ms.tune_tasks({}, cost_model="xgb"), r'cost_model=; write model="lightgbm"'),
+        (lambda: ms.tune(GMM, trails=8), r"tune takes no trails=; did you mean trials\?"),
+        (lambda: ms.Schedule(GMM, error_render_level="fast"), "Schedule takes no error_render_le"),
+        (lambda: ms.Trace().simplified(remove_postproc=True), "write without_postproc=True"),
+    ],
+)
+def test_keywords_of_tvm_are_answered(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
+
+
+def test_names_of_a_module():
+    module = ms.IRModule.of(GMM)
+    with pytest.raises(AttributeError, match="no 'get_global_var'; a function is named by a text"):
+        module.get_global_var("main")
+    assert not [n for n in tvm_names.MODULE if n in dir(module)]
+    assert pickle.loads(pickle.dumps(module)).script() == module.script()
+
+
+def test_a_trace_of_tvm_is_applied_by_the_name_of_tvm():
+    sch = ms.Schedule(GMM)
+    data = [[["GetBlock", [], ["Z", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2"]]], []]
+    data[0][1][3] = ["l1", "l2", "l3", "l4"]
+    ms.Trace.apply_json_to_schedule(data, sch)
+    assert [e.kind.name for e in sch.trace] == ["get_block", "get_loops"]

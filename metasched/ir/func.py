@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from metasched.errors import MetaschedError, brief
 from metasched.ir.buffer import Buffer
@@ -12,6 +12,7 @@ from metasched.ir.dtype import VOID, DType
 from metasched.ir.expr import Var
 from metasched.ir.intern import quick
 from metasched.ir.stmt import EMPTY, Block, BlockRealize, FrozenMap, Stmt, frozen
+from metasched.tvm_names import MODULE, hint
 
 Param: TypeAlias = "Buffer | Var"
 
@@ -109,6 +110,11 @@ class PrimFunc(Printed):
         attrs = frozen({**self.attrs, key: value})
         return PrimFunc(self.params, self.body, attrs, self.ret_type)
 
+    if TYPE_CHECKING:
+
+        def specialize(self, values: Mapping[Any, int]) -> PrimFunc:
+            """This function with numbers for variables; `arith.specialize` enters the method."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IRModule(Printed, Mapping[str, PrimFunc]):
@@ -116,6 +122,11 @@ class IRModule(Printed, Mapping[str, PrimFunc]):
 
     functions: FrozenMap
     attrs: FrozenMap = EMPTY
+
+    if not TYPE_CHECKING:  # type checkers must still refuse unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a module has no {name!r}{hint(name, MODULE)}")
 
     @staticmethod
     def of(source: PrimFunc | Mapping[str, PrimFunc]) -> IRModule:

@@ -34,7 +34,7 @@ from metasched.schedule.primitives.query import get_block
 from metasched.schedule.repeated import numbered_blocks
 from metasched.schedule.state import Snapshot, State
 from metasched.schedule.trace import Trace
-from metasched.tvm_names import SCHEDULE, hint
+from metasched.tvm_names import SCHEDULE, SCHEDULE_WORDS, answered, hint
 
 _RETRIES = 4  # replayed solutions of a constraint before it counts as unsatisfiable
 
@@ -78,6 +78,7 @@ class Schedule(Methods):
         VerifyError: `mod` is no well-formed module, or an access is certainly outside its buffer.
     """
 
+    @answered(SCHEDULE_WORDS)
     def __init__(
         self,
         mod: PrimFunc | IRModule | Mapping[str, PrimFunc],

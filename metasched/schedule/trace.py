@@ -11,7 +11,7 @@ from metasched.schedule import codec
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.instruction import Entry, map_handles
 from metasched.schedule.tvm_trace import entries_of_tvm
-from metasched.tvm_names import TRACE, hint
+from metasched.tvm_names import TRACE, TRACE_WORDS, answered, hint
 
 if TYPE_CHECKING:
     from metasched.schedule.state import State
@@ -119,6 +119,7 @@ class Trace:
             if e.kind.sampling
         )
 
+    @answered(TRACE_WORDS)
     def simplified(self, *, without_postproc: bool = False) -> Trace:
         """The trace without the pure steps whose results nothing uses.
 
@@ -163,6 +164,11 @@ class Trace:
             TraceError: an instruction cannot be read; the message names it. Nothing is executed.
         """
         return Trace(entries_of_tvm(data))
+
+    @staticmethod
+    def apply_json_to_schedule(data: Any, sch: Replayer) -> None:
+        """Run the steps of a trace that Apache TVM wrote on `sch` (see `from_tvm_json`)."""
+        Trace.from_tvm_json(data).apply(sch)
 
     def as_python(self) -> str:
         """A function `apply_trace(sch)` with one call a line that rebuilds the schedule."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import metasched.arith.specialize  # noqa: F401  enters PrimFunc.specialize
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Let, Var
 from metasched.ir.func import IRModule, PrimFunc, Printed
