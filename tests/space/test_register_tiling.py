@@ -175,3 +175,30 @@ def test_a_matrix_by_its_own_transpose_is_packed_on_one_side(at):
         found = np.zeros_like(wanted)
         build(draw(func, space, 1), target="native")(a, found)
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_all_operands_that_vectors_cannot_read_are_packed_together():
+    """A · B^T + B · A^T: lanes run across the rows of A and of B."""
+    text = """
+@T.prim_func
+def main(A: T.Buffer((24, 20), "float32"), B: T.Buffer((24, 20), "float32"),
+         Z: T.Buffer((24, 24), "float32")):
+    for i, j, k in T.grid(24, 24, 20):
+        with T.block("Z"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                Z[vi, vj] = 0.0
+            Z[vi, vj] += A[vj, vk] * B[vi, vk] + B[vj, vk] * A[vi, vk]
+"""
+    sch = Schedule(parse(text), seed=0)
+    (after,) = RegisterTiling(256, 16, 2)(sch, sch.get_block("Z"))
+    update = after.get(after.get_block("Z"))
+    names = sorted(r.buffer.name for r in update.reads)
+    assert names == ["A", "A_reindex", "B", "B_reindex"]
+    a, b = np.random.default_rng(0).integers(-4, 5, (2, 24, 20)).astype(np.float32)
+    out = np.zeros((24, 24), np.float32)
+    for seed in range(3):
+        made = Schedule(parse(text), seed=seed)
+        after.trace.apply(made, decisions="fresh")
+        run(made.mod, a, b, out)
+        np.testing.assert_array_equal(out, a @ b.T + b @ a.T)

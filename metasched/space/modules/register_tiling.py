@@ -140,7 +140,9 @@ class RegisterTiling:
         packable: list[Operand | None] = [None] if all(o.contiguous for o in others) else []
         direct = tuple(o for o in others if o.stride and o.rows <= 2 * ROWS_PER_PACKING)
         others = [o for o in others if worth_packing(node, o.rows, o.contiguous, lanes)]
-        packable += [o for o in others if not o.contiguous or o.bytes > SMALL_OPERAND]
+        large = [o for o in others if not o.contiguous or o.bytes > SMALL_OPERAND]
+        first = {(o.contiguous, o.batch): o for o in reversed(large)}  # see `_panels`
+        packable += [o for o in large if o.contiguous or o is first[False, o.batch]]
         alone = len(operands) == 1 == len(others) + len(ahead)
         if extent % lanes and alone and extent > lanes // 2 > 0:
             step = padding_step(extent, lanes)
@@ -200,9 +202,7 @@ class RegisterTiling:
             finish = sch.cache_write(block, 0, "local")
         else:
             sch.set_scope(block, 0, "local")
-        panel, lanes = None, 0
-        if pack is not None:
-            panel, lanes = packed_panel(sch, block, pack, plan.vector, plan.step)
+        panels = self._panels(sch, block, plan, pack) if pack is not None else []
         iters = range(len(sch.get(block).iter_vars))
         if plan.step > 1:
             sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
@@ -217,8 +217,8 @@ class RegisterTiling:
             needed = {a: [*kept[a.position][:-1], None, tiles[a][1][-1]] for a in rows}
             parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
         parts.sort(key=lambda part: part[0].position == plan.vector)
-        if panel is not None:
-            store = strips if plan.form is None else plan.form.strips
+        store = strips if plan.form is None else plan.form.strips
+        for panel, lanes, _ in panels:
             store(sch, panel, lanes, tiles[parts[-1][0]][1][-1])
         levels = tile(sch, STRUCTURE if plan.form is None else plan.form.structure, parts)
         outer = sch.fuse(*levels[_PARALLEL])
@@ -229,8 +229,10 @@ class RegisterTiling:
         together = copied_together(sch, finish, lane, max(plan.widths))
         wide = width if together >= max(plan.widths) else together
         vectors(sch, sch.get_loops(finish)[depth:], lane, wide)
-        if panel is not None and pack is not None and pack not in plan.ahead:
-            if plan.form is None or pack.rows > FEW:
+        for panel, _, operand in panels:
+            if operand in plan.ahead:
+                continue
+            if plan.form is None or operand.rows > FEW:
                 self.fill(sch, panel, outer, plan, width)
             else:  # for few rows, pack small pieces, which stay in the nearest cache
                 steps = levels[_REDUCE]
@@ -245,6 +247,28 @@ class RegisterTiling:
         else:
             plan.form.place(sch, levels[_REGISTER], levels[_GROUP])
         skip_outside(sch, finish, levels[_MIDDLE])
+
+    def _panels(
+        self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand
+    ) -> list[tuple[BlockRV, int, Operand]]:
+        """Pack an operand, and with a strided operand all others that vectors cannot read either.
+
+        Returns for each panel its block, its dimension along the lanes, and the operand.
+        """
+        found = [(*packed_panel(sch, block, pack, plan.vector, plan.step), pack)]
+        while plan.form is None and not pack.contiguous:
+            node, panels = sch.get(block), {sch.get(p).writes[0].buffer for p, _, _ in found}
+            constants = constant_buffers(sch, block)
+            alike = (pack.contiguous, pack.batch, pack in plan.ahead)
+            for one in lane_operands(node, node.iter_vars[plan.vector].var):
+                buffer = node.reads[one.place[0]].buffer
+                same = (one.contiguous, one.batch, buffer in constants) == alike
+                if same and buffer not in panels:
+                    break
+            else:
+                break
+            found.append((*packed_panel(sch, block, one, plan.vector, plan.step), pack))
+        return found
 
     def fill(
         self,
