@@ -19,7 +19,7 @@ from metasched.arith.bounds import Interval
 from metasched.errors import ScheduleError
 from metasched.ir.expr import TRUE, Select, Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, Stmt
+from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, Stmt, fact
 from metasched.ir.visit import free_vars, reads_memory, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
@@ -210,6 +210,8 @@ def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bo
         ranges: the values of the variables of loops around.
         lanes: count each lane of a vector; otherwise a vector counts as one iteration.
     """
+    if (constant := _constant_steps(stmt, lanes)) is not None:
+        return constant
     known, own = dict(ranges or {}), 1
     if isinstance(stmt, For):
         size = as_int(stmt.extent)
@@ -222,6 +224,17 @@ def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bo
     elif isinstance(stmt, BlockRealize):
         known.update({var: interval(e, known) for var, e in stmt.bindings.items()})
     return own * max((steps(s, known, lanes=lanes) for s in stmt.stmts), default=1)
+
+
+@fact
+def _constant_steps(stmt: Stmt, lanes: bool) -> int | None:
+    """`steps` where all extents are constant; None otherwise."""
+    inner = [_constant_steps(s, lanes) for s in stmt.stmts]
+    size = as_int(stmt.extent) if isinstance(stmt, For) else 1
+    if size is None or None in inner:
+        return None
+    one = not lanes and isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZED
+    return (1 if one else size) * max((n for n in inner if n is not None), default=1)
 
 
 def spread_nest(

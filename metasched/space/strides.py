@@ -10,7 +10,7 @@ from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Var, as_int
-from metasched.ir.stmt import Block, For, IterVar
+from metasched.ir.stmt import Block, For, IterVar, fact
 from metasched.ir.visit import free_vars, substitute
 
 
@@ -74,6 +74,7 @@ def worth_packing(block: Block, rows: int, contiguous: bool, lanes: int) -> bool
     return rows > FEW or not (contiguous or any(loads_run_along(block, v.var) for v in steps))
 
 
+@fact
 def has_vectors(block: Block) -> bool:
     """Whether some spatial iterator moves every store by one element, and every load by one, none,
     or one backwards."""

@@ -17,7 +17,7 @@ from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
-from metasched.space.loop_kinds import child_of, spread_nest, steps, vectorize_leaf
+from metasched.space.loop_kinds import RUN_TIME, child_of, spread_nest, steps, vectorize_leaf
 from metasched.space.modules.rfactor import VectorReduction
 from metasched.workloads import get
 
@@ -245,6 +245,24 @@ def test_loops_inside_a_block_count_as_work(rows, spread):
     child = child_of(sch, sch.get(sch.get_block("row")).token)
     assert steps(child.loops[0]) == rows * 63
     assert spread_nest(sch, child, 8) == spread == ("T.parallel" in sch.script())
+
+
+WAVE = """
+@T.prim_func
+def main(X: T.Buffer((48, 64), "float32"), n: T.int32):
+    for t in range(6):
+        for i in range({rows}):
+            for j in T.vectorized(8):
+                X[t * 8 + i, j] = X[t * 8 + i, j] + 1.0
+        for k in range(5):
+            X[t, k] = 0.0
+"""
+
+
+@pytest.mark.parametrize(("rows", "expected"), [("7", 7), ("t + 1", 3), ("n", RUN_TIME)])
+def test_iterations_of_loops_with_constant_and_other_extents(rows, expected):
+    loop = parse(WAVE.format(rows=rows)).body
+    assert steps(loop) == 6 * expected * 8 and steps(loop, lanes=False) == 6 * max(expected, 5)
 
 
 KEEPS = """

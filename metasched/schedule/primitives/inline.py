@@ -23,6 +23,7 @@ from metasched.ir.visit import (
 )
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
+    proof,
     refuse_opaque,
     require_complete,
     require_not_output,
@@ -216,6 +217,7 @@ def _solve_loads(
     return _Solved(names, _solved(state, realize, load, iters, iters, names), load.indices)
 
 
+@proof
 def require_within(state: State, realize: BlockRealize, buffer: Buffer) -> None:
     """Refuse a block that may read outside `buffer`, or elements that are not written.
 
