@@ -137,6 +137,17 @@ def top2(X: T.Buffer((30, 50), "float32"), Y: T.Buffer((30, 2), "float32")):
     assert "Y_init" not in sch.script() and not recwarn.list
 
 
+def test_twenty_samples_eight_drafts_and_four_generations_are_replayed():
+    factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET))
+    default = factory.finished(default_trace(factory.func, TARGET))
+    asked, plain = [], factory.replay_many
+    factory.replay_many = lambda requests: asked.append(len(requests)) or plain(requests)
+    first_guess(factory, prior_model(), default)
+    samples, drafts, *generations = asked
+    assert samples == 20 and drafts <= 8 and len(generations) == 4 and max(generations) <= 4
+    assert factory.survival.tried <= 64
+
+
 def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():
     func = matmul(16)
     factory = CandidateFactory(func, TARGET, default_space(TARGET))
