@@ -68,8 +68,9 @@ class Param:
 
     def misfit(self, value: Any) -> str:
         """Describe what is wrong with the type of an argument; empty if the type is right."""
+        accepts = _accepts(self.hint)
         for item in value if self.variadic else (value,):
-            if not _fits(item, self.hint):
+            if not accepts(item):
                 wanted = " or ".join(_kinds(self.hint))
                 return f"{self.name} takes {wanted}, not {type(item).__name__} {brief(item)[:60]}"
         return ""
@@ -410,26 +411,34 @@ def _mentions(hint: Any, wanted: tuple[type, ...]) -> bool:
     return any(_mentions(arg, wanted) for arg in typing.get_args(hint))
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value fits an annotation; True if this cannot be decided."""
+@functools.cache
+def _accepts(hint: Any) -> Callable[[Any], bool]:
+    """Whether a value fits an annotation, as a function of the value; it gives True if this cannot
+    be decided."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, arg) for arg in args)
+        several = [_accepts(arg) for arg in args]
+        return lambda value: any(accepts(value) for accepts in several)
     if origin is typing.Literal:
-        return value in args
+        return lambda value: value in args
     if origin is tuple and args[-1] is not ...:  # each item has a type of its own
-        several = isinstance(value, (list, tuple)) and len(value) == len(args)
-        return several and all(map(_fits, value, args))
+        each = [_accepts(arg) for arg in args]
+        return lambda value: (
+            isinstance(value, (list, tuple))
+            and len(value) == len(each)
+            and all(accepts(v) for accepts, v in zip(each, value, strict=True))
+        )
     if origin is Callable:
-        return callable(value)
+        return callable
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return isinstance(value, (list, tuple)) and all(_fits(v, args[0]) for v in value)
+        item = _accepts(args[0])
+        return lambda value: isinstance(value, (list, tuple)) and all(map(item, value))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping)
+        return lambda value: isinstance(value, Mapping)
     if hint is int or hint is float:
         number = Integral if hint is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
-    return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
+        return lambda value: isinstance(value, number) and not isinstance(value, bool)
+    return lambda value: hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
 def _kinds(hint: Any) -> list[str]:
