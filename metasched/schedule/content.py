@@ -7,7 +7,6 @@ other file, defers copies and edits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from typing import Any, TypeAlias
 
 from metasched.ir.expr import Var
@@ -161,7 +160,10 @@ class Content:
     def lend(self) -> Content:
         """A copy; later changes of either do not affect the other."""
         self._table_lent = self._index_lent = True
-        return copy(self)
+        other = Content.__new__(Content)
+        for name in Content.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
 
     def saved(self, *, index: bool) -> tuple[IRModule, Index | None, dict[RV, Any], Pending]:
         """The arguments of `go_back`, with the index if `index` says so."""

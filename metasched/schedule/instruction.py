@@ -147,6 +147,9 @@ class InstructionKind:
         state.primitive = self.name
         out: list[Any] = []
         for param, given in zip(self.params, values, strict=True):
+            if (given is None or type(given) is str) and param.hint is not bool:
+                out.append(given)
+                continue
             value = tuple(map(_stored, given)) if param.variadic else _stored(given)
             flag = param.hint is bool or (param.hint is int and isinstance(value, bool))
             wrong = param.misfit(value) if flag else ""

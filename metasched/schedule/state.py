@@ -7,7 +7,6 @@ All these parts are immutable values, so a snapshot is seven references, and und
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, TypeVar
@@ -131,7 +130,9 @@ class State:
 
     def copy_for_trial(self) -> State:
         """A copy to try a step on; steps on it do not change this state or its random stream."""
-        other = copy(self)
+        other = State.__new__(State)
+        for name in State.__slots__:
+            setattr(other, name, getattr(self, name))
         other.content, other.rng = self.content.lend(), Rng(self.rng.state)
         other.primitive, other.mode, other.repairs = "", "live", 0
         other.skip_legality_checks = False

@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import TILED
 from metasched.arith.affine import linear
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.equal import structural_equal
+from metasched.ir.equal import structural_hash
 from metasched.ir.expr import FloorMod, as_expr, as_int
 from metasched.ir.stmt import Block, BufferStore, For, IterKind, Stmt
 from metasched.ir.visit import free_vars
@@ -109,7 +109,7 @@ class MultiLevelTilingWithIntrin:
 
     def _instructions(self) -> list[list[str]]:
         """The names of the intrinsics to offer, grouped by their descriptions."""
-        found: list[list[str]] = []
+        found: dict[str, list[str]] = {}
         given = TensorIntrin.names() if self.intrin_name is None else [self.intrin_name]
         for name in given:
             intrin = TensorIntrin.get(name)
@@ -117,12 +117,8 @@ class MultiLevelTilingWithIntrin:
                 continue
             if self.intrin_name is None and lane_shape(intrin.desc) is not None:
                 continue
-            same = [n for n in found if structural_equal(TensorIntrin.get(n[0]).desc, intrin.desc)]
-            if same:
-                same[0].append(name)
-            else:
-                found.append([name])
-        return found
+            found.setdefault(_description(intrin), []).append(name)
+        return list(found.values())
 
     def _tiled(
         self, sch: Schedule, block: BlockRV, names: Sequence[str], way: TensorizeMapping
@@ -278,6 +274,12 @@ class MultiLevelTilingWithIntrin:
         width = lanes_together(node, vector.var, max(1, min(lanes, size & -size)))
         if width > 1:
             sch.vectorize(sch.split(inner, [None, width])[1])
+
+
+@lru_cache(maxsize=1024)
+def _description(intrin: TensorIntrin) -> str:
+    """Equal for intrinsics with the same description up to names."""
+    return structural_hash(intrin.desc)
 
 
 def _fill(

@@ -191,8 +191,10 @@ def _fitting(
     """The intrinsics of a target with the type of a block's result, and the operands of each."""
     for name in TensorIntrin.names() if intrins is None else intrins:
         intrin = TensorIntrin.get(name)
+        if intrin.lacks(features):
+            continue
         shape = lane_shape(intrin.desc)
-        if shape is None or intrin.lacks(features):
+        if shape is None:
             continue
         lanes, result = (shape[1].constant_shape() or (0,))[0], shape[2].dtype
         if lanes * result.bits <= bits and block.writes[0].buffer.dtype is result:
