@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from metasched import config
+from metasched.analysis.sizes import with_sizes
 from metasched.cost.features import FeatureSet
 from metasched.cost.model import COST_MODELS, CostModel
 from metasched.database.base import DATABASES, STORE, Database
@@ -89,6 +90,7 @@ def tune(
     builder: Builder | str | None = None,
     observer: Observers = None,
     name: str | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> TuneResult:
     """Search for the fastest schedule of one function on this machine.
 
@@ -117,19 +119,18 @@ def tune(
         builder: compiles candidates elsewhere: a builder, which stays open, or its name.
         observer: is called with each event: a function, its name, or a list of both.
         name: for reports; None takes the function's.
+        sizes: the numbers at which extents that are known at run time only are tuned, by name.
 
-    Raises TuneError when the function cannot be tuned, TargetError when this machine is to measure
-    for a target that it is not, MeasureError when measuring breaks down, DatabaseError when the
-    store cannot be written.
+    Raises TuneError when the function cannot be tuned, TargetError for the target of another
+    machine, MeasureError when measuring breaks down, DatabaseError when the store is not written.
     """
-    only = single(func)
+    only = single(func) if sizes is None else with_sizes(single(func), sizes)
     label = name or str(only.attrs.get("global_symbol", "main"))
-    results = tune_tasks(
+    return tune_tasks(
         {label: only}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
         seed=seed, strategy=strategy, model=model, features=features, prior=prior, space=space,
         database=database, plugins=plugins, runner=runner, builder=builder, observer=observer,
-    )  # fmt: skip
-    return results[label]
+    )[label]  # fmt: skip
 
 
 @answered(TUNE_WORDS)

@@ -53,14 +53,14 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 380, "blocks te einsum workload"),
     (
         "analysis",
-        3970,
+        4060,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access guards closing block choice reducer "
-        "loops dependence exchange reordering sequence flops",
+        "loops dependence exchange reordering sequence flops sizes",
     ),
     (
         "schedule",
-        13105,
+        13110,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
@@ -81,7 +81,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "space",
-        4530,
+        4650,
         "module strides combinators tiling packing loop_kinds reasons modules.* generate "
         "default_schedule",
     ),
@@ -89,9 +89,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 350, "*"),
     (
         "measure",
-        2970,
+        3010,
         "settings candidate priority worker process workers flow indices data loaded_task padding "
-        "sampling builder_slot samples anchor jobs reference local replay cluster "
+        "sampling builder_slot samples anchor jobs reference other_sizes local replay cluster "
         "instruction_costs",
     ),
     (

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metasched import config
+from metasched.analysis.sizes import with_sizes
 from metasched.commands.names import HELP
 from metasched.commands.source import (
     Program,
@@ -18,6 +21,7 @@ from metasched.commands.source import (
     run_plugins,
     target_of,
 )
+from metasched.errors import TuneError
 from metasched.foreign import printing_to_stderr
 from metasched.report.compare import LibraryTime, side_by_side
 from metasched.report.progress import progress
@@ -33,6 +37,10 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("tune", help=HELP["tune"])
     add_source(parser)
     add_target(parser)
+    parser.add_argument(
+        "--size", metavar="NAME=NUMBER", action="append",
+        help="size at which an extent that is known at run time only is tuned; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--trials", type=int, help="candidates to measure (default 64)")
     parser.add_argument("--time-limit", type=float, help="seconds after which no round begins")
     parser.add_argument("--work-dir", help="folder of the database and the trace file")
@@ -61,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         target = device_of(target).usable(target)
         peak = device_of(target).peak(target, target.num_cores)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
+    if arguments.size:
+        sizes = sizes_of_text(arguments.size)
+        programs = [replace(p, func=with_sizes(p.func, sizes)) for p in programs]
     named = config.load(observers=arguments.observer).observers
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
         results = _tuned(
@@ -76,6 +87,17 @@ def run(arguments: argparse.Namespace) -> int:
     if any(result.ended == "interrupted" for result in results):
         return 130
     return 0 if all(r.best is not None and r.best.path is not None for r in results) else 1
+
+
+def sizes_of_text(texts: Sequence[str]) -> dict[str, int]:
+    """Sizes by names of extents, from texts NAME=NUMBER; TuneError for other texts."""
+    sizes: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if not name or not number.isdigit():
+            raise TuneError(f"--size is {text!r}; it must be NAME=NUMBER, such as n=1024")
+        sizes[name] = int(number)
+    return sizes
 
 
 def _tuned(

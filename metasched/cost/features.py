@@ -20,6 +20,7 @@ from math import prod
 
 import numpy as np
 
+from metasched.analysis.sizes import module_at_sizes
 from metasched.cost.footprint import Footprint, Memory
 from metasched.cost.machine import (
     MACHINE_FEATURES,
@@ -111,7 +112,7 @@ def _rows(
     mod: IRModule | PrimFunc, machine: MachineModel
 ) -> tuple[np.ndarray, list[Nest], tuple[int, int]]:
     """The numbers of each store, its loops and accesses, bytes of arguments and temporaries."""
-    summary = summarize(IRModule.of(mod))
+    summary = summarize(module_at_sizes(IRModule.of(mod)))
     memory = _memory(summary)
     kept = _kept(summary, memory, machine)
     nests = [_nest(store, memory, kept, summary, machine) for store in summary.stores]

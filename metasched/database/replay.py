@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from metasched.analysis.sizes import run_time_extents
 from metasched.database.base import Database
 from metasched.database.equality import EQUALITIES, ModuleEquality
 from metasched.database.lookup import Hit, Miss, explain, lookup
@@ -14,7 +15,7 @@ from metasched.database.record import Measured, TraceFile
 from metasched.errors import MetaschedError, TraceError, TraceMiss, TuneError
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
-from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.func import SIZES, IRModule, PrimFunc
 from metasched.runtime.foreign import require_known_calls
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -35,7 +36,8 @@ def replay(
     Args:
         source: a trace file (`work/NAME.HASH.trace.json`), or a database: then the fastest record
             whose trace applies is used.
-        func: the unscheduled function.
+        func: the unscheduled function. If its extents are known at run time only and it names no
+            sizes (`tune(sizes=...)`), it takes the sizes of the trace file.
         target: the machine on which the result shall run; None is this machine.
         allow_extern: names of foreign functions that the result may call. They are refused by
             default, because a trace from elsewhere may name any function.
@@ -52,7 +54,8 @@ def replay(
     """
     only, machine, same = single(func), Target.of(target), EQUALITIES.get(equality)
     if isinstance(source, str | Path):
-        stored: list[Measured] = [_of_file(source, only, machine, equality, same)]
+        fitting, only = _of_file(source, only, machine, equality, same)
+        stored: list[Measured] = [fitting]
     elif callable(getattr(source, "all", None)):
         stored = _of_database(source, only, machine, equality, same)
     else:
@@ -90,16 +93,26 @@ def single(source: PrimFunc | IRModule) -> PrimFunc:
 
 def _of_file(
     path: str | Path, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
-) -> TraceFile:
-    """The record of a trace file; raises TraceMiss if the file does not fit."""
+) -> tuple[TraceFile, PrimFunc]:
+    """The record of a trace file, and the function with the sizes of the record; raises TraceMiss
+    if the file does not fit."""
     stored = TraceFile.load(path)
+    func = _at_sizes_of(stored.workload, func)
     workload = structural_hash(func)
     if equality != "structural" and _key(same, single(parse(stored.workload))) == _key(same, func):
         workload = stored.workload_hash
     found = explain(stored, workload, machine, script=func.script())
     if isinstance(found, Miss):
         raise TraceMiss(f"{path}: {found.reason}")
-    return stored
+    return stored, func
+
+
+def _at_sizes_of(text: str, func: PrimFunc) -> PrimFunc:
+    """A function with run-time extents and no sizes, with the sizes of a stored workload."""
+    if SIZES in func.attrs or not run_time_extents(func):
+        return func
+    stored = single(parse(text))
+    return func.with_attr(SIZES, stored.attrs[SIZES]) if SIZES in stored.attrs else func
 
 
 def _of_database(

@@ -23,6 +23,9 @@ FINITE = "tir.finite"
 a mask replaces."""
 FAST_MATH = "tir.fast_math"
 """The attribute that lists the changes of float arithmetic that generated code may make."""
+SIZES = "metasched.sizes"
+"""The attribute that maps names of run-time extents to representative numbers; see
+`analysis.sizes`."""
 LIBERTIES = {
     "reassoc": "sums and products in any order, and zeros of either sign",
     "arcp": "a division as a product with the reciprocal",
@@ -56,7 +59,8 @@ class PrimFunc(Printed):
             lowered.
         attrs: `global_symbol`, `tir.noalias`, `layout_free_buffers` (the positions of constant
             weights, which a schedule may store in another layout before the kernel runs),
-            `tir.finite` (see `FINITE`), `tir.fast_math` (see `liberties`), ...
+            `tir.finite` (see `FINITE`), `tir.fast_math` (see `liberties`), `metasched.sizes` (see
+            `analysis.sizes`), ...
         ret_type: type of the returned value, void for none.
     """
 

@@ -241,7 +241,7 @@ def _largest_value(terms: int, eps: float) -> int:
 
 
 def _values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
-    values: dict[str, float] = {}
+    values: dict[str, float] = dict(given)
     for param in signature.params:
         if not isinstance(param, BufferArg):
             values[param.name] = given.get(param.name, 1 if param.dtype == "bool" else 2)
@@ -254,9 +254,8 @@ def _values(signature: Signature, given: Mapping[str, float]) -> dict[str, float
 
 def _unknown(symbol: str) -> MeasureError:
     return MeasureError(
-        f"the extent {symbol} has no value, so there is no size to measure at: write the function "
-        "with a number for it, or let `runner` of tune make a metasched.measure.local.LocalRunner "
-        f"with options=MeasureOptions(extents={{{symbol}: 1024}})"
+        f"the extent {symbol} has no value, so there is no size to measure at: "
+        f"tune(func, sizes={{{symbol}: 1024}}) names one"
     )
 
 

@@ -69,12 +69,13 @@ def build(func: PrimFunc, target: Target, parallel: bool = True) -> Program:
 
 
 _LOADED: dict[str, LoadedTask] = {}
+_TASKS = 9  # a runner has two kinds of data at the usual size, and at most seven other sizes
 
 
 def _loaded_task(task: Task, fd: int, kind: str) -> LoadedTask:
-    """A task set up for programs of a kind; the last two tasks are kept."""
+    """A task set up for programs of a kind; the last `_TASKS` tasks are kept."""
     if task.key not in _LOADED:
-        while len(_LOADED) >= 2:
+        while len(_LOADED) >= _TASKS:
             _LOADED.pop(next(iter(_LOADED)))
         _LOADED[task.key] = LoadedTask(task, fd, kind)
     _LOADED[task.key].packed.clear()
@@ -174,6 +175,31 @@ def _expected(
     if not task.exact:
         task = replace(task, arrays=_with_noise(loaded, program))
     return task, seconds
+
+
+def expected_at(
+    func: PrimFunc, target: Target, functions: Sequence[PrimFunc],
+    sizes: Sequence[Mapping[str, int]], settings: Mapping[str, Any], fds: Sequence[int],
+) -> list[Task | None]:  # fmt: skip
+    """Compute the expected results of a program with run-time extents at several sizes.
+
+    Args:
+        func: the program as written; it runs serially.
+        functions: the program at each of `sizes`, which decides the test data.
+        fds: the shared memory that takes the results of each size.
+
+    Returns the task of each size, None where the program cannot run.
+    """
+    program, found = build(func, target, parallel=False), list[Task | None]()
+    for part, one, fd in zip(functions, sizes, fds, strict=False):
+        named = {**settings, "extents": one, "key": f"{settings['key']}/{dict(one)}"}
+        task = make_task(part, program.signature, **named)
+        _resize(fd, shared_size(task))
+        try:
+            found.append(expect(task, fd, program)[0])
+        except MetaschedError:
+            found.append(None)
+    return found
 
 
 def _with_noise(loaded: LoadedTask, program: Program) -> tuple[Array, ...]:

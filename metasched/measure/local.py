@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from metasched.analysis.sizes import run_time_extents
 from metasched.errors import MeasureError
 from metasched.hardware import machine_name, usable_cpus
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
-from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.func import SIZES, IRModule, PrimFunc
 from metasched.ir.op import HARDWARE
 from metasched.measure import priority
 from metasched.measure.anchor import TimeReference, rounds_of_calibration, rounds_of_two, spread
@@ -29,6 +30,7 @@ from metasched.measure.candidate import (
 from metasched.measure.data import Task
 from metasched.measure.flow import Alone, Build, Flow, Flows, Job, Run, TakeRunner
 from metasched.measure.jobs import Trial, blamed, built_of, outcome_of
+from metasched.measure.other_sizes import OtherSizes, other_sizes, twin
 from metasched.measure.process import Reply, Worker
 from metasched.measure.reference import References
 from metasched.measure.samples import TimingPlan
@@ -98,8 +100,17 @@ class LocalRunner:
         self._kept: dict[str, tuple[float, Program]] = {}  # the fastest candidates, by their keys
         # Shared memory for each kind of data, which a restarted runner process maps again, and for
         # the results of the default schedule.
-        self._fds = fds = [os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3)]
-        self._references = References(func, self.target, self.options, fds, default_schedule)
+        extents = {**func.attrs.get(SIZES, {}), **self.options.extents}
+        sizes = other_sizes(func, extents)
+        self._fds = fds = [
+            os.memfd_create("metasched-task", os.MFD_CLOEXEC) for _ in range(3 + len(sizes))
+        ]
+        self.options = replace(self.options, extents=extents)
+        named = run_time_extents(func)
+        usual = twin(func, extents) if all(v.name in extents for v in named) else func
+        self._references = References(usual, self.target, self.options, fds[:3], default_schedule)
+        settings = self._references.settings
+        self._others = OtherSizes(func, self.target, sizes, settings, fds[3:])
         self._workers = _workers(self.options, fds, builder)
         self._timed = 0  # candidates since the runner's process was started
         self._process: int | None = None  # the process that the time reference is set for
@@ -307,6 +318,10 @@ class LocalRunner:
             if reply.kind != "value" or reply.value.status is not Status.OK:
                 return reply
             passed = reply.value
+        patience = self.options.baseline_timeout
+        wrong = yield from self._others.tried(program, self._run_limit(), patience)
+        if wrong is not None:
+            return wrong
         o, reference = self.options, self.time_reference
         best, anchor = self.best * reference.unit, reference.by_the_clock
         plan = TimingPlan(o.sample_ms, o.samples, o.budget_ms, best, anchor=anchor)

@@ -85,7 +85,7 @@ class References:
             return
         workers.submit(
             workers.runner, self._default_ready, self._options.baseline_timeout,
-            "baseline", *self._given, self.memory[False], self._settings, self._default,
+            "baseline", *self._given, self.memory[False], self.settings, self._default,
         )  # fmt: skip
         self._run_unscheduled(workers.reference)
 
@@ -119,7 +119,8 @@ class References:
     # -- how it goes on ----------------------------------------------------------------------------
 
     @property
-    def _settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
+        """The arguments of `make_task`."""
         o = self._options
         return {
             "key": structural_hash(self._given[0]), "seed": o.seed, "extents": dict(o.extents),
@@ -130,7 +131,7 @@ class References:
         """Run the unscheduled program or its sample."""
         self._workers.submit(
             worker, self._baseline_ready,
-            self._options.baseline_timeout, "baseline", *self._given, self._aside, self._settings,
+            self._options.baseline_timeout, "baseline", *self._given, self._aside, self.settings,
             None, self._sample,
         )  # fmt: skip
 

@@ -23,7 +23,8 @@ class MeasureOptions:
         memory: address space of a worker in bytes; 0 for no limit.
         sample_ms, samples, budget_ms: see `samples.TimingPlan`.
         seed: the seed of the test data.
-        extents: a value for each symbolic extent.
+        extents: a value for each symbolic extent; the representative sizes of the function
+            (`analysis.sizes`) count where a name is absent.
         scalars: values of scalar parameters.
     """
 

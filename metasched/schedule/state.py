@@ -6,12 +6,13 @@ All these parts are immutable values, so a snapshot is seven references, and und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from metasched.analysis.scope import Scope
+from metasched.analysis.sizes import size_of, sizes_of
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
@@ -94,6 +95,16 @@ class State:
     def mod(self) -> IRModule:
         """The module as it stands."""
         return self.content.mod
+
+    @property
+    def sizes(self) -> Mapping[Var, Expr]:
+        """The representative sizes of run-time extents (see `analysis.sizes`)."""
+        return sizes_of(self.content.mod)
+
+    def size(self, extent: Expr) -> int | None:
+        """An extent as a number, at the representative sizes; None without one."""
+        number = as_int(extent)
+        return number if number is not None else size_of(extent, self.sizes)
 
     @property
     def index(self) -> Index:

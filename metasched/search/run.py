@@ -16,6 +16,7 @@ from statistics import median
 from types import FrameType
 
 from metasched.analysis.flops import flops
+from metasched.analysis.sizes import at_sizes
 from metasched.cost.model import CostModel, teach
 from metasched.database.base import Database
 from metasched.database.record import Record
@@ -149,7 +150,7 @@ class TaskRun:
         self.seed, self.budget, self.stop_gain = seed, budget, stop_gain
         self.phases, self.progress = Phases(), Progress()
         self.workload, self.text = structural_hash(func), func.script()
-        self.flops = flops(func)
+        self.flops = flops(at_sizes(func))
         self.started = time.perf_counter()
         self.outcomes: dict[str, Outcome] = {}
         self._model = timed(model, self.phases)

@@ -46,7 +46,7 @@ class Operand:
     stride: int
 
 
-def lane_operands(block: Block, lane: Var) -> list[Operand]:
+def lane_operands(sch: Schedule, block: Block, lane: Var) -> list[Operand]:
     """The reads of a block that vary along the iterator `lane` and can be packed.
 
     A read is left out if its copy by the block's iterators would be larger than its buffer: the
@@ -60,8 +60,8 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
             continue
         used = set().union(*(free_vars(i) for i in along[0].indices))
         iters = [v for v in block.iter_vars if v.var in used]
-        size = math.prod(as_int(v.dom.extent) or 1 for v in iters)
-        if size > math.prod(as_int(n) or 1 for n in region.buffer.shape):
+        size = math.prod(sch.state.size(v.dom.extent) or 1 for v in iters)
+        if size > math.prod(sch.state.size(n) or 1 for n in region.buffer.shape):
             continue
         own = [v for v in iters if v.is_spatial and v.var is not lane and as_int(v.dom.extent) != 1]
         batch = tuple(block.iter_vars.index(v) for v in own)
@@ -69,7 +69,7 @@ def lane_operands(block: Block, lane: Var) -> list[Operand]:
         steps = [v.var for v in block.iter_vars if v.is_reduce and as_int(v.dom.extent) != 1]
         contiguous = iter_stride(along[0], lane) == 1
         stride = (iter_stride(along[0], steps[-1]) if steps and contiguous else None) or 0
-        rows = rows_of(block, along[0])
+        rows = rows_of(sch, block, along[0])
         place = (index,) if len(loads) == 1 else (index, loads.index(along[0]))
         found.append(Operand(place, item, item * size, contiguous, batch, rows, stride))
     return found
@@ -108,6 +108,35 @@ def _converted(sch: Schedule, panel: BlockRV) -> None:
         converts = isinstance(value, Cast) and isinstance(value.value, BufferLoad)
         if converts and len(scope.consumers(producer.token)) == 1:
             sch.compute_inline(sch.get_block(producer.block.name))
+
+
+def packed_panels(
+    sch: Schedule, block: BlockRV, pack: Operand, vector: int, step: int, several: bool
+) -> list[tuple[BlockRV, int]]:
+    """Pack an operand, and with a strided operand all others that vectors cannot read either.
+
+    Args:
+        pack: the operand.
+        vector: the position of the iterator along the lanes.
+        step: see `packed_panel`.
+        several: whether other operands may be packed, too.
+
+    Returns for each panel its block, and its dimension along the lanes.
+    """
+    weights = constant_buffers(sch, block)
+    ahead = sch.get(block).reads[pack.place[0]].buffer in weights
+    found = [packed_panel(sch, block, pack, vector, step)]
+    while several and not pack.contiguous:
+        node, panels = sch.get(block), {sch.get(p).writes[0].buffer for p, _ in found}
+        for other in lane_operands(sch, node, node.iter_vars[vector].var):
+            buffer = node.reads[other.place[0]].buffer
+            same = not other.contiguous and other.batch == pack.batch
+            if same and (buffer in weights) == ahead and buffer not in panels:
+                break
+        else:
+            break
+        found.append(packed_panel(sch, block, other, vector, step))
+    return found
 
 
 def constant_buffers(sch: Schedule, block: BlockRV) -> set[Buffer]:

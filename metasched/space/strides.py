@@ -12,6 +12,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Var, as_int
 from metasched.ir.stmt import Block, For, IterVar, fact
 from metasched.ir.visit import free_vars, substitute
+from metasched.schedule.schedule import Schedule
 
 
 def iter_stride(access: Access, var: Var) -> int | None:
@@ -51,11 +52,11 @@ FEW = 16
 """A matrix that is used by at most this many rows is not worth packing."""
 
 
-def rows_of(block: Block, access: Access) -> int:
+def rows_of(sch: Schedule, block: Block, access: Access) -> int:
     """How many results use each loaded element: for matrix B of the product A B, the rows of A."""
     used = frozenset().union(*(free_vars(i) for i in access.indices))
     others = (v for v in block.iter_vars if v.is_spatial and v.var not in used)
-    return prod(as_int(v.dom.extent) or 1 for v in others)
+    return prod(sch.state.size(v.dom.extent) or 1 for v in others)
 
 
 def loads_run_along(block: Block, var: Var) -> bool:
@@ -64,13 +65,14 @@ def loads_run_along(block: Block, var: Var) -> bool:
     return 1 in moves and all(m in (0, 1) for m in moves)
 
 
-def worth_packing(block: Block, rows: int, contiguous: bool, lanes: int) -> bool:
+def worth_packing(sch: Schedule, block: Block, rows: int, contiguous: bool, lanes: int) -> bool:
     """Whether packing an operand can pay.
 
     It can if many rows use the operand, or if vectors cannot read it otherwise, neither along the
     lanes nor along a reduction.
     """
-    steps = (v for v in block.iter_vars if v.is_reduce and (as_int(v.dom.extent) or 0) >= lanes)
+    reduced = (v for v in block.iter_vars if v.is_reduce)
+    steps = (v for v in reduced if (sch.state.size(v.dom.extent) or 0) >= lanes)
     return rows > FEW or not (contiguous or any(loads_run_along(block, v.var) for v in steps))
 
 
@@ -108,9 +110,10 @@ def _together(access: Access, var: Var, lanes: int) -> bool:
     moved, total = group * lanes + lane, 0
     for index, by in zip(access.indices, access.buffer.constant_strides(), strict=True):
         form = linear(analyzer.simplify(substitute(index, {var: moved})))
-        if by is None or any(lane in free_vars(a) for a in form.terms if a is not lane):
+        moves = form.terms.get(lane, 0)
+        if any(lane in free_vars(a) for a in form.terms if a is not lane) or (moves and by is None):
             return False
-        total += form.terms.get(lane, 0) * by
+        total += moves * (by or 0)
     return total == 1 or (total == 0 and not access.is_write)
 
 

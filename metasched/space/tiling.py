@@ -20,6 +20,8 @@ from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 
 Factors = Sequence["ExprRV | Expr | int | None"]
+MAX_PADDING = 0.15
+"""The largest share of additional work that padding may cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,15 @@ class Axis:
     Attributes:
         loop: the handle of the loop.
         position: the position of the iterator in the block.
-        extent: the extent of the loop; None when it is symbolic.
+        extent: the extent of the loop, or its representative size; None when there is neither.
+        at_run_time: whether the extent is known at run time only.
     """
 
     loop: LoopRV
     position: int
     extent: int | None
     spatial: bool
+    at_run_time: bool = False
 
 
 def axes(sch: Schedule, block: BlockRV) -> list[Axis]:
@@ -48,7 +52,8 @@ def axes(sch: Schedule, block: BlockRV) -> list[Axis]:
     for node, loop in zip(nodes, handles, strict=True):
         at = position[node.var]
         spatial = realize.block.iter_vars[at].is_spatial
-        found.append(Axis(loop, at, as_int(node.extent), spatial))
+        size = sch.state.size(node.extent)
+        found.append(Axis(loop, at, size, spatial, as_int(node.extent) is None))
     return found
 
 
@@ -129,12 +134,14 @@ def tile(
     Args:
         parts: for each axis the levels (positions in `structure`) of its parts and their factors;
             a single level means that the loop stays whole, a factor None the rest of the extent.
+            The first part of an axis that is known at run time only takes the rest of the extent.
 
     Returns the loops of each level, in the order of `parts`.
     """
     levels: list[list[LoopRV]] = [[] for _ in structure]
     for axis, places, factors in parts:
-        loops = [axis.loop] if len(places) == 1 else sch.split(axis.loop, list(factors))
+        sizes = [None, *factors[1:]] if axis.at_run_time else list(factors)
+        loops = [axis.loop] if len(places) == 1 else sch.split(axis.loop, sizes)
         for place, loop in zip(places, loops, strict=True):
             levels[place].append(loop)
     sch.reorder(*[loop for level in levels for loop in level])
@@ -206,3 +213,14 @@ def balance(sch: Schedule, cores: int, whole: int, outer: Sequence[ExprRV]) -> N
     count = product([whole, *outer])
     if cores > 1 and whole % cores and isinstance(count, Expr):
         sch.require((count + (cores - 1)) // cores * (cores * 8) <= count * 9)
+
+
+def padding_step(extent: int, lanes: int) -> int:
+    """The largest multiple of the lanes to which columns can be padded at little cost, or 0."""
+    steps = [v * lanes for v in (4, 2, 1) if padding(extent, v * lanes) <= MAX_PADDING]
+    return steps[0] if steps else 0
+
+
+def padding(extent: int, multiple: int) -> float:
+    """The share of additional work if an extent is padded to a multiple of a number."""
+    return -(-extent // multiple) * multiple / extent - 1

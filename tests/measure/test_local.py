@@ -686,7 +686,7 @@ def test_symbolic_extents_need_values():
     i = Var("i")
     body = For.serial(i, n, BufferStore(b, a[i] + a[i], (i,)))
     func = PrimFunc((a, b), under_root(body))
-    message = r"extent 'n' has no value, .*MeasureOptions\(extents={'n': 1024}\)"
+    message = r"extent 'n' has no value, .*tune\(func, sizes={'n': 1024}\)"
     with LocalRunner(func, options=OPTIONS) as made, pytest.raises(MeasureError, match=message):
         made.unscheduled()
     options = MeasureOptions(build_workers=1, extents={"n": 100}, sample_ms=0.1, samples=3)

@@ -74,7 +74,7 @@ def main(A: T.Buffer((32,), "float32"), B: T.Buffer((8, 3, 4), "float32")):
 def test_lane_operands_have_a_batch_and_a_packing_choice():
     sch = rewritten("tbg", "S")
     block = sch.get(sch.get_block("S"))
-    (key,) = lane_operands(block, vector_iter(block).var)
+    (key,) = lane_operands(sch, block, vector_iter(block).var)
     assert block.reads[key.place[0]].buffer.name == "K"
     assert not key.contiguous
     assert [block.iter_vars[n].var.name for n in key.batch] == ["vh"]  # the batch has one element
@@ -83,7 +83,7 @@ def test_lane_operands_have_a_batch_and_a_packing_choice():
 def test_windows_are_not_packed():
     sch = Schedule(tiny("dep"), seed=0)
     block = sch.get(sch.get_block("conv"))
-    found = lane_operands(block, vector_iter(block).var)
+    found = lane_operands(sch, block, vector_iter(block).var)
     assert [block.reads[o.place[0]].buffer.name for o in found] == ["W"]
 
 

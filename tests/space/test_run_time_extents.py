@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 
 import metasched as ms
+from metasched.analysis.flops import flops
+from metasched.analysis.sizes import at_sizes, with_sizes
+from metasched.cost.features import features
+from metasched.errors import MetaschedError
+from metasched.ir.equal import structural_hash
 from metasched.ir.expr import TRUE
 from metasched.ir.stmt import For, ForKind, IfThenElse
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_trace
+from metasched.measure.candidate import Candidate, Status
+from metasched.measure.local import LocalRunner
+from metasched.measure.other_sizes import other_sizes
+from metasched.measure.settings import MeasureOptions
 from metasched.script import parse
+from metasched.search.parts import spaces_of
+from metasched.search.population import CandidateFactory
 
 SIZES = (0, 1, 7, 8, 33)
 
@@ -139,3 +150,75 @@ def test_an_extent_that_is_a_multiple_stays_at_run_time():
     before = sch.script()
     sch.overcompute("C", [3, 8, 1])
     assert sch.script() == before
+
+
+def factory(func: ms.PrimFunc) -> CandidateFactory:
+    target = replace(ms.Target.native(), num_cores=2)
+    return CandidateFactory(func, target, spaces_of(None, None, ["main"], target)["main"])
+
+
+def test_drawn_register_tiles_are_right_at_every_size():
+    made = factory(with_sizes(product("int64"), {"n": 64, "m": 96, "p": 8}))
+    packed = [n for n, space in enumerate(made.spaces) if "reindex" in str(space)]
+    assert packed and len(packed) < len(made.spaces)
+    found = made.replay(made.spaces[packed[0]], packed[0])
+    assert found is not None, made.survival.reasons
+    assert str(found.trace).count("overcompute") == 2
+    check_product(found.schedule)
+
+
+def test_cost_and_operations_are_those_of_the_representative_sizes():
+    tuned = with_sizes(product("int64"), {"n": 64, "m": 32, "p": 8})
+    assert flops(at_sizes(tuned)) == 2 * 64 * 32 * 8
+    target = ms.Target.native()
+    assert (features(tuned, target) == features(at_sizes(tuned), target)).all()
+    assert structural_hash(tuned) != structural_hash(product("int64"))
+    assert structural_hash(parse(tuned.script())) == structural_hash(tuned)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"q": 3}, "sizes name 'q'; the run-time extents are: n"),
+        ({"n": 0}, "the size of 'n' is 0; it must be an integer above 0"),
+        ({}, "the size of n is missing"),
+        ([3], "sizes are numbers by the names of extents"),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes, message):
+    with pytest.raises(MetaschedError, match=message):
+        with_sizes(double("int64"), sizes)
+
+
+def test_other_sizes_surround_whole_tiles():
+    func, usual = product("int64"), {"n": 1024, "m": 1024, "p": 4}
+    found = other_sizes(func, usual)
+    assert {"n": 1, "m": 1, "p": 1} in found and {1, 95, 97} <= {one["n"] for one in found}
+    assert {one["p"] for one in found} <= {1, 2, 3, 5} and len(found) <= 7
+    assert other_sizes(func, {"n": 1024}) == []
+
+
+def wrong_above(limit: int) -> ms.PrimFunc:
+    """The program `double`, wrong in elements from `limit` on."""
+    text = double("int64").script().replace("T.float32(2)", f"T.Select(vi < {limit}, 2.0, 3.0)")
+    return parse(text)
+
+
+def test_a_candidate_must_be_right_at_other_sizes():
+    func = with_sizes(double("int64"), {"n": 90})
+    with LocalRunner(func, options=MeasureOptions(build_workers=1, sample_ms=0.1)) as runner:
+        right, wrong = (
+            Candidate(n, ms.Schedule(f).mod, str(n)) for n, f in enumerate((func, wrong_above(90)))
+        )
+        outcomes = runner.measure([right, wrong])
+    assert outcomes[0].ok, outcomes[0].message
+    assert outcomes[1].status is Status.WRONG_RESULT and "at n = 91" in outcomes[1].message
+
+
+def test_tuned_at_a_size_and_replayed_at_all(tmp_path):
+    result = ms.tune(double("int64"), sizes={"n": 50}, trials=1, work_dir=tmp_path)
+    assert result.best is not None and result.best.path is not None, result.failures
+    kernel = ms.build(ms.replay(result.best.path, double("int64")))
+    for n in SIZES:
+        a = np.arange(n, dtype="float32")
+        np.testing.assert_array_equal(kernel(a), a * 2)

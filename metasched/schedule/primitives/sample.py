@@ -72,12 +72,13 @@ def sample_perfect_tile(
 ) -> list[ExprRV]:
     """Draw `n` factors whose product is the loop's extent, uniformly over all such tilings.
 
-    The last factor is at most `max_innermost_factor` (-1: no limit). A symbolic extent leaves no
-    choice: the first factor is -1, which `split` infers, and the others are 1.
+    The last factor is at most `max_innermost_factor` (-1: no limit). A symbolic extent counts as
+    its representative size (the attribute `metasched.sizes`). Without a size it leaves no choice:
+    the first factor is -1, which `split` infers, and the others are 1.
 
     requires  1 <= n <= 64; a limit that is positive or -1, unless n is 1
     """
-    extent = as_int(state.loop(loop).extent)
+    extent = state.size(state.loop(loop).extent)
     if not 1 <= n <= MOST or (max_innermost_factor < 1 and max_innermost_factor != -1):
         raise state.error("bad-tile", f"n={n}, max_innermost_factor={max_innermost_factor}")
     if extent is None or extent < 1:
@@ -104,9 +105,10 @@ def sample_padded_tile(
     tiles other than 1 and itself.
 
     requires  1 <= n <= 64; a limit that is positive or -1; as many probabilities as sizes, none
-              negative, a positive sum; no size below the extent, which is constant
+              negative, a positive sum; no size below the extent, which is constant or has a
+              representative size (the attribute `metasched.sizes`)
     """
-    extent = as_int(state.loop(loop).extent)
+    extent = state.size(state.loop(loop).extent)
     given, weights = [int(s) for s in sizes], [float(p) for p in probs]
     if not 1 <= n <= MOST or (max_innermost_factor < 1 and max_innermost_factor != -1):
         raise state.error("bad-tile", f"n={n}, max_innermost_factor={max_innermost_factor}")

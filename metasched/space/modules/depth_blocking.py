@@ -24,7 +24,7 @@ from functools import partial
 
 from metasched.analysis.block import TILED
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Expr, as_expr
+from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
@@ -64,7 +64,8 @@ class DepthBlocking:
         return "depth_blocking"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        if not tileable(sch, block, reuse=False):
+        constant = all(as_int(v.dom.extent) is not None for v in sch.get(block).iter_vars)
+        if not constant or not tileable(sch, block, reuse=False):
             return [sch]
         return [sch, *self.offered(sch, block, self.blocks.plans(sch, block))]
 

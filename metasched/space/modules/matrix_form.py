@@ -80,7 +80,7 @@ class MatrixForm:
         if inner is None or extent % lanes == 0:
             return []
         few = 2 * extent <= lanes
-        if not few and lane_operands(node, inner.var):
+        if not few and lane_operands(sch, node, inner.var):
             return []  # a packed operand is padded to whole vectors
         scope = sch.state.scope(sch.state.block(block)).block
         for v in reversed(node.iter_vars):
@@ -89,7 +89,7 @@ class MatrixForm:
             found = _row_operand(node, v.var) if few else None
             if found is None or found[1].buffer not in scope.alloc_buffers:
                 found = None
-                if len(lane_operands(node, v.var)) != 1:
+                if len(lane_operands(sch, node, v.var)) != 1:
                     continue
             variant = sch.copy()
             try:

@@ -38,7 +38,7 @@ class NarrowOperands:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        for buffer in _operands(sch.get(block)):
+        for buffer in _operands(sch, sch.get(block)):
             scope = sch.state.scope(sch.state.block(block))
             made = scope.writers(buffer) if buffer in scope.block.alloc_buffers else []
             body = made[0].block.body if len(made) == 1 else None
@@ -70,10 +70,10 @@ def of_bytes(value: Expr) -> tuple[DType, int] | None:
     return kind, 0 if least <= low and high <= most else int(low) - least
 
 
-def _operands(node: Block) -> list[Buffer]:
+def _operands(sch: Schedule, node: Block) -> list[Buffer]:
     """The operands of a sum of integers that more than `FEW` results use."""
     result = node.writes[0].buffer
     loads = [a for a in accesses(node) if not a.is_write and a.buffer is not result]
     if not result.dtype.is_int or len(loads) < 2:
         return []
-    return list(dict.fromkeys(a.buffer for a in loads if rows_of(node, a) > FEW))
+    return list(dict.fromkeys(a.buffer for a in loads if rows_of(sch, node, a) > FEW))

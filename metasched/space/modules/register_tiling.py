@@ -28,6 +28,7 @@ from typing import TypeAlias
 
 from metasched.analysis.block import TILED
 from metasched.ir.expr import EQ, Expr, as_expr, as_int, compare
+from metasched.ir.stmt import Block, IterVar
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
@@ -38,18 +39,21 @@ from metasched.space.packing import (
     copied_together,
     fill_panel,
     lane_operands,
-    packed_panel,
+    packed_panels,
     stored_iter,
     strips,
 )
 from metasched.space.strides import FEW, vector_iter, worth_packing
 from metasched.space.tiling import (
+    MAX_PADDING,
     Axis,
     Factors,
     axes,
     balance,
     changed,
     epilogue,
+    padding,
+    padding_step,
     product,
     skip_outside,
     tile,
@@ -63,8 +67,6 @@ SMALL_OPERAND = 1 << 12
 SHORT_REDUCTION = 4
 """An innermost reduction loop of at most this many iterations is unrolled together with the
 reduction loop around it."""
-MAX_PADDING = 0.15
-"""The largest share of additional work that padding may cause."""
 ROWS_PER_PACKING = 160
 """Packing a panel takes as long as computing this many rows: moving one element takes as long as 10
 vector operations, and a vector operation computes 16 elements of a row."""
@@ -122,15 +124,20 @@ class RegisterTiling:
         """
         node = sch.get(block)
         vector = vector_iter(node)
-        if vector is None or any(as_int(v.dom.extent) is None for v in node.iter_vars):
+        sizes = [sch.state.size(v.dom.extent) for v in node.iter_vars]
+        if vector is None or None in sizes:
             return []
-        extent = as_int(vector.dom.extent) or 1
+        if form is not None and any(as_int(v.dom.extent) is None for v in node.iter_vars):
+            return []
+        extent = as_int(vector.dom.extent)
+        if extent is None:
+            return self._plans_at_run_time(sch, node, vector)
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         lanes = lanes if form is None else form.lanes
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
         position = node.iter_vars.index(vector)
         found = []
-        operands = lane_operands(node, vector.var)
+        operands = lane_operands(sch, node, vector.var)
         constants = constant_buffers(sch, block)
         ahead = tuple(o for o in operands if node.reads[o.place[0]].buffer in constants)
         if form is not None:
@@ -139,9 +146,9 @@ class RegisterTiling:
         others = [o for o in operands if o not in ahead]
         packable: list[Operand | None] = [None] if all(o.contiguous for o in others) else []
         direct = tuple(o for o in others if o.stride and o.rows <= 2 * ROWS_PER_PACKING)
-        others = [o for o in others if worth_packing(node, o.rows, o.contiguous, lanes)]
+        others = [o for o in others if worth_packing(sch, node, o.rows, o.contiguous, lanes)]
         large = [o for o in others if not o.contiguous or o.bytes > SMALL_OPERAND]
-        first = {(o.contiguous, o.batch): o for o in reversed(large)}  # see `_panels`
+        first = {(o.contiguous, o.batch): o for o in reversed(large)}  # see `packed_panels`
         packable += [o for o in large if o.contiguous or o is first[False, o.batch]]
         alone = len(operands) == 1 == len(others) + len(ahead)
         if extent % lanes and alone and extent > lanes // 2 > 0:
@@ -154,6 +161,16 @@ class RegisterTiling:
         if widths and widths[0] > 1:
             found.append(Plan(position, tuple(widths), tuple(packable), 1, ahead, direct))
         return found
+
+    def _plans_at_run_time(self, sch: Schedule, node: Block, vector: IterVar) -> list[Plan]:
+        """The plans for columns of run-time extent: padded in a panel, or with conditions."""
+        lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
+        operands = lane_operands(sch, node, vector.var)
+        packable: list[Operand | None] = list(operands) if len(operands) == 1 else []
+        if all(o.contiguous for o in operands):
+            packable.append(None)
+        plan = Plan(node.iter_vars.index(vector), (lanes,), tuple(packable), at_run_time=True)
+        return [plan] if packable and lanes > 1 else []
 
     def _rows(self, sch: Schedule, axis: Axis, levels: int, padded: bool) -> list[ExprRV]:
         """Sample the tile of a spatial axis that is not the vector axis."""
@@ -176,7 +193,7 @@ class RegisterTiling:
         scores: dict[int, float] = {}
         for rows in range(max(3, most // 2), most + 1):
             size = -(-extent // rows) * rows
-            if extent % rows and _padding(extent, size) <= MAX_PADDING:
+            if extent % rows and padding(extent, size) <= MAX_PADDING:
                 scores[size] = max(scores.get(size, 0.0), rows * extent / size)
         padded = sorted(scores, key=lambda s: -scores[s])[:3]
         keep = [extent] if own or not padded or extent <= most else []
@@ -202,23 +219,23 @@ class RegisterTiling:
             finish = sch.cache_write(block, 0, "local")
         else:
             sch.set_scope(block, 0, "local")
-        panels = self._panels(sch, block, plan, pack) if pack is not None else []
+        how = (plan.vector, plan.step, plan.form is None)
+        panels = packed_panels(sch, block, pack, *how) if pack is not None else []
         iters = range(len(sch.get(block).iter_vars))
         if plan.step > 1:
             sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
         every = axes(sch, block)
         width, tiles = self._sample(sch, every, plan, pack, strict)
-        rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
-        parts: list[tuple[Axis, Sequence[int], Factors]] = [(a, *tiles[a]) for a in every]
-        if any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
-            # The padded size may hold more tiles than the rows need: these are left out.
-            kept = {a.position: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
-            sch.overcompute(block, [product(kept.get(n, [])) for n in iters])
-            needed = {a: [*kept[a.position][:-1], None, tiles[a][1][-1]] for a in rows}
-            parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
+        parts = self._whole_tiles(sch, block, plan, every, tiles)
+        if plan.at_run_time and panels:
+            columns = product(columns_of(tiles, plan)[1:])
+            for panel, lanes in panels:
+                dims = range(len(sch.get(panel).iter_vars))
+                sch.overcompute(panel, [columns if n == lanes else 1 for n in dims])
+            sch.overcompute(block, [columns if n == plan.vector else 1 for n in iters])
         parts.sort(key=lambda part: part[0].position == plan.vector)
         store = strips if plan.form is None else plan.form.strips
-        for panel, lanes, _ in panels:
+        for panel, lanes in panels:
             store(sch, panel, lanes, tiles[parts[-1][0]][1][-1])
         levels = tile(sch, STRUCTURE if plan.form is None else plan.form.structure, parts)
         outer = sch.fuse(*levels[_PARALLEL])
@@ -229,10 +246,8 @@ class RegisterTiling:
         together = copied_together(sch, finish, lane, max(plan.widths))
         wide = width if together >= max(plan.widths) else together
         vectors(sch, sch.get_loops(finish)[depth:], lane, wide)
-        for panel, _, operand in panels:
-            if operand in plan.ahead:
-                continue
-            if plan.form is None or operand.rows > FEW:
+        for panel, _ in panels if pack not in plan.ahead else ():
+            if plan.form is None or (pack and pack.rows > FEW):
                 self.fill(sch, panel, outer, plan, width)
             else:  # for few rows, pack small pieces, which stay in the nearest cache
                 steps = levels[_REDUCE]
@@ -248,27 +263,23 @@ class RegisterTiling:
             plan.form.place(sch, levels[_REGISTER], levels[_GROUP])
         skip_outside(sch, finish, levels[_MIDDLE])
 
-    def _panels(
-        self, sch: Schedule, block: BlockRV, plan: Plan, pack: Operand
-    ) -> list[tuple[BlockRV, int, Operand]]:
-        """Pack an operand, and with a strided operand all others that vectors cannot read either.
-
-        Returns for each panel its block, its dimension along the lanes, and the operand.
-        """
-        found = [(*packed_panel(sch, block, pack, plan.vector, plan.step), pack)]
-        while plan.form is None and not pack.contiguous:
-            node, panels = sch.get(block), {sch.get(p).writes[0].buffer for p, _, _ in found}
-            constants = constant_buffers(sch, block)
-            alike = (pack.contiguous, pack.batch, pack in plan.ahead)
-            for one in lane_operands(node, node.iter_vars[plan.vector].var):
-                buffer = node.reads[one.place[0]].buffer
-                same = (one.contiguous, one.batch, buffer in constants) == alike
-                if same and buffer not in panels:
-                    break
-            else:
-                break
-            found.append((*packed_panel(sch, block, one, plan.vector, plan.step), pack))
-        return found
+    def _whole_tiles(
+        self, sch: Schedule, block: BlockRV, plan: Plan, every: Sequence[Axis], tiles: Tiles
+    ) -> list[tuple[Axis, Sequence[int], Factors]]:
+        """Pad the rows to whole tiles; returns the levels and factors of each axis."""
+        iters = range(len(sch.get(block).iter_vars))
+        rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
+        parts: list[tuple[Axis, Sequence[int], Factors]] = [(a, *tiles[a]) for a in every]
+        if any(a.at_run_time for a in every):
+            padded = {a.position: product(tiles[a][1][1:]) for a in rows if a.at_run_time}
+            sch.overcompute(block, [padded.get(n, 1) for n in iters])
+        elif any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
+            # The padded size may hold more tiles than the rows need: these are left out.
+            kept = {a.position: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
+            sch.overcompute(block, [product(kept.get(n, [])) for n in iters])
+            needed = {a: [*kept[a.position][:-1], None, tiles[a][1][-1]] for a in rows}
+            parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
+        return parts
 
     def fill(
         self,
@@ -293,7 +304,7 @@ class RegisterTiling:
         width, tiles, results = self.results(sch, every, plan, pack, levels, strict)
         sch.require(self._reduction(sch, every, tiles, plan) * results <= self.body)
         if strict and pack is not None:
-            columns = next(tiles[a][1] for a in every if a.position == plan.vector)
+            columns = columns_of(tiles, plan)
             self._bound_panel(sch, every, columns, max(plan.widths), pack.item)
         return width, tiles
 
@@ -322,16 +333,22 @@ class RegisterTiling:
         spatial = [a for a in every if a.spatial]
         vector = next(a for a in spatial if a.position == plan.vector)
         packings = self.max_packings(spatial, vector, pack) if pack is not None else math.inf
-        width, columns = self.columns(sch, vector, plan)
+        width, columns = self.columns(sch, vector, plan, pack)
         if pack is not None:
-            sch.require(compare(EQ, columns[2] % max(plan.widths), 0))
-        registers: list[Expr] = [columns[2] // width]
+            sch.require(compare(EQ, columns[-1] % max(plan.widths), 0))
+        registers: list[Expr] = [columns[-1] // width]
         outside: list[ExprRV] = []
         for axis in spatial:
             if axis is vector:
-                tiles[axis] = (levels, columns)
+                tiles[axis] = (levels[-len(columns) :], columns)
             elif axis.extent == 1 or (pack is not None and axis.position in pack.batch):
                 tiles[axis] = (levels[:1], ())
+            elif axis.at_run_time:
+                # the inner tiles are constant: one loop of run-time extent, then the registers
+                around = levels[1] if pack is not None else levels[0]
+                factors = self._rows(sch, axis, 2, padded)
+                tiles[axis] = ((around, levels[-1]), factors)
+                registers.append(factors[-1])
             else:
                 places = levels if packings > 1 else levels[1:]
                 factors = self._rows(sch, axis, len(places), padded)
@@ -349,9 +366,13 @@ class RegisterTiling:
             self.balance(sch, spatial, tiles)
         return width, tiles, results
 
-    def columns(self, sch: Schedule, lane: Axis, plan: Plan) -> tuple[ExprRV | int, list[ExprRV]]:
+    def columns(
+        self, sch: Schedule, lane: Axis, plan: Plan, pack: Operand | None
+    ) -> tuple[ExprRV | int, list[ExprRV]]:
         """Sample the width of a vector and the tile of the vector axis."""
         width: ExprRV | int = plan.widths[0]
+        if plan.at_run_time:
+            return width, self._vectors(sch, lane, plan, 2 if pack is None else 3)
         if len(plan.widths) > 1:
             width = sch.sample_categorical(list(plan.widths), [0.75, 0.25])
         few = plan.direct if plan.form is None else [o for o in plan.packable if o is not None]
@@ -360,12 +381,25 @@ class RegisterTiling:
         sch.require(compare(EQ, columns[-1] % width, 0))
         return width, columns
 
+    def _vectors(self, sch: Schedule, lane: Axis, plan: Plan, levels: int) -> list[ExprRV]:
+        """Sample the tile of a vector axis that is known at run time only: whole vectors."""
+        lanes, extent = plan.widths[0], lane.extent or 1
+        sizes = list(dict.fromkeys(-(-extent // (v * lanes)) * v * lanes for v in (1, 2, 3, 4)))
+        sizes = [size for size in sizes if size == sizes[0] or padding(extent, size) <= 1]
+        chances = [1.0 / len(sizes)] * len(sizes)
+        columns = list(sch.sample_padded_tile(lane.loop, levels, 4 * lanes, sizes, chances))
+        sch.require(compare(EQ, columns[-1] % lanes, 0))
+        return columns
+
     def min_accumulators(self, spatial: Sequence[Axis], plan: Plan, padded: bool) -> int:
         """The fewest accumulators of a tile: `chains`, or fewer if some size of the rows has no
         tile with `chains` accumulators."""
         width = plan.widths[0]
         vector = next(a for a in spatial if a.position == plan.vector)
-        wide = {d // width for d in divisors(vector.extent or 1) if d % width == 0}
+        columns = vector.extent or 1
+        if plan.at_run_time:
+            columns = -(-columns // width) * width
+        wide = {d // width for d in divisors(columns) if d % width == 0}
         counts = {w for w in wide if w <= 4} or {1}
         for axis in spatial:
             if axis is not vector:
@@ -412,7 +446,7 @@ class RegisterTiling:
         depth = math.prod(a.extent or 1 for a in every if not a.spatial)
         room = self.panel_bytes // max(1, depth * item)
         if room >= 2 * lanes:
-            sch.require(columns[1] * columns[2] <= room)
+            sch.require(as_expr(product(columns[1:])) <= room)
 
     def max_packings(self, spatial: Sequence[Axis], vector: Axis, pack: Operand) -> int:
         """How often the same panel may be packed again for other rows.
@@ -437,6 +471,7 @@ class Plan:
         ahead: constant operands: their panels are packed once, before the kernel runs.
         direct: operands that few rows use, which may be read unpacked.
         form: the tensor instructions to use instead of vectors; None for vectors.
+        at_run_time: the number of columns is known at run time only.
     """
 
     vector: int
@@ -446,17 +481,12 @@ class Plan:
     ahead: tuple[Operand, ...] = ()
     direct: tuple[Operand, ...] = ()
     form: TensorForm | None = None
+    at_run_time: bool = False
 
 
-def padding_step(extent: int, lanes: int) -> int:
-    """The largest multiple of the lanes to which columns can be padded at little cost, or 0."""
-    steps = [v * lanes for v in (4, 2, 1) if _padding(extent, v * lanes) <= MAX_PADDING]
-    return steps[0] if steps else 0
-
-
-def _padding(extent: int, multiple: int) -> float:
-    """The share of additional work if an extent is padded to a multiple of a number."""
-    return -(-extent // multiple) * multiple / extent - 1
+def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:
+    """The factors of the vector axis."""
+    return next(factors for axis, (_, factors) in tiles.items() if axis.position == plan.vector)
 
 
 def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:

@@ -103,7 +103,7 @@ class VectorReduction:
         if len(node.writes) > 1 and match_reducer(node.init, node.body) is None:
             return [sch]
         reused = needs_multi_level_tiling(scope, node.token) is None
-        if reused and min(rows_of(node, a) for a in _loads(node)) > FEW:
+        if reused and min(rows_of(sch, node, a) for a in _loads(node)) > FEW:
             return [sch]
         return changed(sch, lambda variant: self._apply(variant, block, node, reused)) or [sch]
 
@@ -144,7 +144,7 @@ class VectorReduction:
         """Order all loops: the results of a block inside the reduction, so that the operand with
         the most elements is read once from end to end."""
         loads = _loads(node)
-        large = min(loads, key=lambda a: rows_of(node, a))
+        large = min(loads, key=lambda a: rows_of(sch, node, a))
         outer: list[tuple[bool, LoopRV]] = []
         inner: list[LoopRV] = []
         taken: list[ExprRV] = []

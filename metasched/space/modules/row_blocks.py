@@ -194,7 +194,7 @@ def _transpose_shared(sch: Schedule, block: BlockRV, inside: set[object]) -> Non
     vector = vector_iter(node)
     if vector is None or not _reduces(node):
         return
-    for operand in reversed(lane_operands(node, vector.var)):
+    for operand in reversed(lane_operands(sch, node, vector.var)):
         source = node.reads[operand.place[0]].buffer
         if operand.contiguous or operand.rows <= FEW or source in inside:
             continue

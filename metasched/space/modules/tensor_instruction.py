@@ -27,7 +27,6 @@ from metasched.ir.expr import as_int
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.depth_blocking import DepthBlocking
-from metasched.space.modules.register_tiling import padding_step
 from metasched.space.modules.tensor_form import (
     TensorForm,
     family,
@@ -38,7 +37,7 @@ from metasched.space.modules.tensor_form import (
 )
 from metasched.space.modules.widen_operands import widen, widens
 from metasched.space.strides import vector_iter
-from metasched.space.tiling import changed, epilogue, tileable
+from metasched.space.tiling import changed, epilogue, padding_step, tileable
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class UseTensorInstruction:
         bits = self.slices.blocks.vector_bits
         now = fastest(sch.get(block), bits, self.features, self.intrins)
         for wide, rate in wider_types(sch.get(block), bits, self.features, self.intrins).items():
-            if 2 * rate > now and widens(sch.get(block), wide):
+            if 2 * rate > now and widens(sch, sch.get(block), wide):
                 for variant in changed(sch, partial(widen, block, wide)):
                     found += self._offered(variant, block)
                     sch.refused += variant.refused

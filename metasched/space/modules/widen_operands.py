@@ -42,24 +42,24 @@ class WidenOperands:
         if not tileable(sch, block):
             return [sch]
         result = sch.get(block).writes[0].buffer.dtype
-        if not result.is_float or not widens(sch.get(block), result):
+        if not result.is_float or not widens(sch, sch.get(block), result):
             return [sch]
         return [sch, *changed(sch, partial(widen, block, result))]
 
 
-def widens(node: Block, wide: DType) -> bool:
+def widens(sch: Schedule, node: Block, wide: DType) -> bool:
     """Whether a type holds the values of both operands of a block, and an operand is narrower.
 
     False if at most `FEW` results use an operand: the conversion would move more memory than the
     block.
     """
-    kinds = {b.dtype for b in _operands(node)}
+    kinds = {b.dtype for b in _operands(sch, node)}
     return bool(kinds - {wide}) and all(wide.holds(kind) for kind in kinds)
 
 
 def widen(block: BlockRV, wide: DType, sch: Schedule) -> None:
     """Convert every narrower operand: in the stage that computes it, or in a copy."""
-    for buffer in _operands(sch.get(block)):
+    for buffer in _operands(sch, sch.get(block)):
         if buffer.dtype is wide:
             continue
         scope = sch.state.scope(sch.state.block(block))
@@ -73,11 +73,11 @@ def widen(block: BlockRV, wide: DType, sch: Schedule) -> None:
         sch.widen_dtype(stage, 0, str(wide))
 
 
-def _operands(node: Block) -> list[Buffer]:
+def _operands(sch: Schedule, node: Block) -> list[Buffer]:
     """The two operands of a block, each read at one index and for more than `FEW` results; empty
     for other blocks."""
     result = node.writes[0].buffer
     loads = [a for a in accesses(node) if not a.is_write and a.buffer is not result]
     found = list(dict.fromkeys(a.buffer for a in loads))
     single = len(found) == len(loads) == 2
-    return found if single and all(rows_of(node, a) > FEW for a in loads) else []
+    return found if single and all(rows_of(sch, node, a) > FEW for a in loads) else []
