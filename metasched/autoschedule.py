@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from metasched import config
 from metasched.database.replay import single
+from metasched.errors import warn
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.kinds import default_trace
 from metasched.registry import load_plugin
@@ -54,5 +54,5 @@ def autoschedule(
         default = factory.finished(default_trace(only, machine))
         guess = first_guess(factory, guide_of(machine), default)
     if guess.lack:
-        warnings.warn(f"autoschedule gives the default schedule: {guess.lack}", stacklevel=2)
+        warn(f"autoschedule gives the default schedule: {guess.lack}")
     return guess.candidate.schedule

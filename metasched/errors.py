@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -157,6 +159,20 @@ class ScheduleError(MetaschedError, RuntimeError):
 
     def __str__(self) -> str:
         return self.render()
+
+
+def warn(text: str) -> None:
+    """Warn about the line of the user's program that called metasched.
+
+    That line is the nearest one outside of the package and of `contextlib`.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _WITHIN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
+_WITHIN = ("metasched", "contextlib")
 
 
 def clipped(text: str) -> str:

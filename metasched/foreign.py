@@ -10,11 +10,10 @@ import importlib.util
 import os
 import sys
 import types
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from metasched.errors import MetaschedError, PluginError, clipped
+from metasched.errors import MetaschedError, PluginError, clipped, warn
 from metasched.watch import called
 
 ANYTHING = (Exception, SystemExit)
@@ -49,7 +48,7 @@ def warned(text: str) -> Iterator[None]:
     try:
         yield
     except ANYTHING as error:
-        warnings.warn(f"{text}: {failure(error)}", stacklevel=4)
+        warn(f"{text}: {failure(error)}")
 
 
 @contextlib.contextmanager

@@ -14,13 +14,12 @@ import importlib.metadata
 import sys
 import tempfile
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from metasched.errors import PluginError, RegistryError, brief, clipped
+from metasched.errors import PluginError, RegistryError, brief, clipped, warn
 from metasched.foreign import ANYTHING, apart, cause, failure, run_file
 
 T = TypeVar("T")
@@ -120,7 +119,7 @@ class Registry(Generic[T]):
                     if point.name not in self._items and self.name_of(item) is None:
                         self.register(point.name, item)
             except ANYTHING as error:
-                warnings.warn(f"{what} is broken: {failure(error)}", stacklevel=3)
+                warn(f"{what} is broken: {failure(error)}")
 
     def from_plugin(self, name: str) -> bool:
         """Whether a plug-in file entered the object called `name`."""

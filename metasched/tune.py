@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from metasched.errors import (
     MeasureError,
     TargetError,
     TuneError,
+    warn,
 )
 from metasched.foreign import ANYTHING, failure, warned
 from metasched.hardware import usable_cpus
@@ -192,7 +192,7 @@ def tune_tasks(
         try:
             return session(compiler, True).run(funcs, *limits)
         except DefaultScheduleError as error:
-            warnings.warn(f"{error}; tuning starts again without it", stacklevel=2)
+            warn(f"{error}; tuning starts again without it")
             return session(compiler, False).run(funcs, *limits)
 
 
@@ -319,7 +319,7 @@ class _Session:
                 except (DatabaseError, MeasureError) as error:  # the best trace must not be lost
                     why = "runner" if isinstance(error, MeasureError) else "storage"
                     for sentence in filter(None, [rescued(run, folder, why) for run in runs]):
-                        warnings.warn(sentence, stacklevel=4)
+                        warn(sentence)
                     raise
         finally:
             for each in runners:
@@ -336,7 +336,7 @@ class _Session:
             self.model.load(path)
         except ANYTHING as error:
             what = str(error) if isinstance(error, DatabaseError) else failure(error)
-            warnings.warn(f"{what}; the model starts anew from the database", stacklevel=4)
+            warn(f"{what}; the model starts anew from the database")
 
     def _remember(self, path: Path) -> None:
         """Save the model for later runs; its training data are in the database, too."""
@@ -344,7 +344,7 @@ class _Session:
             self.model.save(path)
         except ANYTHING as error:
             text = f"{COST_MODELS.title(self.model)} raised {failure(error)}"
-            warnings.warn(f"{text}: {path} is not written", stacklevel=4)
+            warn(f"{text}: {path} is not written")
 
     def _task(
         self, name: str, func: PrimFunc, store: Database, tell: Observer, runners: list[Runner]
@@ -393,9 +393,9 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
     run.flush()
     if run.held:
         winner = None
-        warnings.warn(
+        warn(
             f"{run.name}: {len(run.held)} trials are not stored: the program as written had not "
-            "confirmed yet the results that they were compared with", stacklevel=4,
+            "confirmed yet the results that they were compared with"
         )  # fmt: skip
     if winner is not None:
         candidate, seconds = winner
@@ -408,7 +408,7 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
         try:
             written = kept.save(path)
         except DatabaseError as error:  # a full disk: the winner itself is not lost
-            warnings.warn(str(error), stacklevel=2)
+            warn(str(error))
         best = Best(candidate.shipped, seconds, candidate.schedule.mod, run.factory.target, written)
     return TuneResult(
         run.name, run.factory.target, run.seed, best, default_seconds, unscheduled,

@@ -13,11 +13,10 @@ import ctypes
 import os
 import threading
 import time
-import warnings
 from types import TracebackType
 from typing import NoReturn
 
-from metasched.errors import PluginError
+from metasched.errors import PluginError, warn
 
 NAMED = 10.0  # seconds after which a call that still runs is named
 STOPPED = 20.0  # and after which one that is made for each candidate is stopped
@@ -94,7 +93,7 @@ class called:
         if spent > NAMED and not self.named:
             self.named = True
             then = f"it is stopped after {STOPPED:.0f} s" if self.stop else "Ctrl-C ends it"
-            warnings.warn(f"{self.what} still runs after {NAMED:.0f} s; {then}", stacklevel=2)
+            warn(f"{self.what} still runs after {NAMED:.0f} s; {then}")
         if self.stop and spent > STOPPED and not self.ended:
             with _LOCK:
                 if _RUNNING.get(self.thread) is self:

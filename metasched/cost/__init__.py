@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from metasched.codegen.openmp import REMEDY, openmp_runtime
 from metasched.cost.line import LineModel, LineRegression, Regressor
 from metasched.cost.model import COST_MODELS, CostModel, RandomModel
-from metasched.errors import MetaschedError, words
+from metasched.errors import MetaschedError, warn, words
 
 
 @functools.cache
@@ -54,10 +53,9 @@ def _lightgbm(seed: int) -> CostModel:
     lack = lightgbm_lack()
     if lack:
         kernels = "" if openmp_runtime() else ", and parallel loops run serially"
-        warnings.warn(
+        warn(
             f"the search learns by a line instead of trees, which needs more trials{kernels}: "
-            f"{lack}",
-            stacklevel=3,
+            f"{lack}"
         )
         return LineModel(seed)
     from metasched.cost.lightgbm import LightGBMModel

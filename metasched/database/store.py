@@ -14,13 +14,12 @@ import json
 import os
 import sqlite3
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from metasched.database.record import SCHEMA_VERSION, Record, tool_version
-from metasched.errors import DatabaseError, brief, clipped, words
+from metasched.errors import DatabaseError, brief, clipped, warn, words
 from metasched.files import read_json
 from metasched.measure.candidate import Status
 from metasched.target import KINDS, OF_A_PLUGIN, Target
@@ -249,7 +248,7 @@ class Store:
     def _warn_once(self, text: str) -> None:
         if text not in self._named:
             self._named.add(text)
-            warnings.warn(f"{self.path}: {text}", stacklevel=5)
+            warn(f"{self.path}: {text}")
 
     def _query(self, sql: str, values: Sequence[Any]) -> list[Any]:
         try:
@@ -285,10 +284,9 @@ class Store:
                     reason = " ".join(str(error).split())
                     self.set_aside = self._move_aside()
                     connection = self._connect()
-            warnings.warn(
+            warn(
                 f"{self.path} is corrupt ({reason}); it was kept as {self.set_aside} and a new "
-                "database was started",
-                stacklevel=4,
+                "database was started"
             )
             return connection
         except (sqlite3.Error, OSError) as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-import warnings
 from concurrent.futures import Future
 from typing import Any
 
+from metasched.errors import warn
 from metasched.foreign import ANYTHING, failure
 from metasched.measure.candidate import BUILDERS, Builder, Built
 from metasched.measure.process import Reply, Worker
@@ -80,7 +80,7 @@ class BuilderSlot(Worker):
                 raise TypeError(f"its future must give a Built, not {type(built).__name__}")
         except ANYTHING as error:  # as above
             text = f"{self._title} raised {failure(error)}"
-            warnings.warn(text, stacklevel=3)
+            warn(text)
             return self._ended(Reply("error", message=text, seconds=seconds))
         if built.program is not None:
             return self._ended(Reply("value", built.program, seconds=built.seconds or seconds))

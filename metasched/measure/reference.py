@@ -15,12 +15,11 @@ from __future__ import annotations
 import math
 import os
 import threading
-import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
 from metasched.analysis.flops import flops
-from metasched.errors import DefaultScheduleError, MeasureError
+from metasched.errors import DefaultScheduleError, MeasureError, warn
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Outcome, Status
@@ -150,10 +149,9 @@ class References:
             why = f"its results are compared with a tolerance because of {inexact}"
         elif self._default is None:
             why = "no default schedule is there to be compared with the rest"
-        warnings.warn(
+        warn(
             f"{self._name}: the program as written is run as a whole to check results, not for "
-            f"some rows alone: {why}",
-            stacklevel=2,
+            f"some rows alone: {why}"
         )
 
     @property
@@ -161,21 +159,19 @@ class References:
         return str(self._given[0].attrs.get("global_symbol", "main"))
 
     def _warn_slow(self) -> None:
-        warnings.warn(
+        warn(
             f"{self._name}: the program as written gave no results within {_PATIENCE:.0f} s; "
-            f"the run waits for them for at most {self._options.baseline_timeout:.0f} s",
-            stacklevel=2,
+            f"the run waits for them for at most {self._options.baseline_timeout:.0f} s"
         )
 
     def _warn_lost(self, task: Task) -> None:
         """Warn of results that are NaN, because a comparison of NaN with NaN finds no fault."""
         for array in task.arrays:
             if array.lost:
-                warnings.warn(
+                warn(
                     f"{self._name}: {array.lost} of {math.prod(array.shape)} elements of "
                     f"{array.name} are NaN on the test data, also on small floats and diagonals "
-                    "near one: their values are not checked",
-                    stacklevel=2,
+                    "near one: their values are not checked"
                 )
 
     def _default_ready(self, reply: Reply) -> None:

@@ -7,11 +7,11 @@ the trace (`require`) on the new numbers, so that impossible candidates are not 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from metasched.errors import warn
 from metasched.foreign import ANYTHING, failure
 from metasched.registry import Registry
 from metasched.schedule import domain as domains
@@ -87,7 +87,7 @@ def mutate(trace: Trace, mutators: Weighted, rng: Rng, target: Target) -> Trace 
             if mutant is not None and not isinstance(mutant, Trace):
                 raise TypeError(f"it must return a trace or None, not {type(mutant).__name__}")
         except ANYTHING as error:
-            warnings.warn(f"mutator {name} raised {failure(error)}; others go on", stacklevel=2)
+            warn(f"mutator {name} raised {failure(error)}; others go on")
             mutant = None
         if mutant is not None:
             return mutant

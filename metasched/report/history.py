@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from metasched.errors import brief, clipped
+from metasched.errors import brief, clipped, warn
 from metasched.files import read_json
 
 STAGES = {
@@ -147,7 +146,7 @@ def read_history(path: str | Path) -> list[History]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        warnings.warn(f"{path}: cannot be read: {error.strerror}", stacklevel=2)
+        warn(f"{path}: cannot be read: {error.strerror}")
         return []
     found: dict[tuple[str, str], History] = {}
     current: dict[str, History] = {}
@@ -165,9 +164,9 @@ def read_history(path: str | Path) -> list[History]:
         except (AttributeError, KeyError, TypeError, ValueError):
             lost.append(f"{path}: line {number} is damaged and left out: {clipped(line)}")
     for sentence in lost[:_NAMED]:
-        warnings.warn(sentence, stacklevel=2)
+        warn(sentence)
     if lost[_NAMED:]:
-        warnings.warn(f"{path}: {len(lost[_NAMED:])} more lines are damaged", stacklevel=2)
+        warn(f"{path}: {len(lost[_NAMED:])} more lines are damaged")
     return list(found.values())
 
 

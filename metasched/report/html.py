@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -13,7 +12,7 @@ from pathlib import Path
 from metasched.codegen.peak import measured_peak
 from metasched.database.record import TraceFile, tool_version
 from metasched.database.replay import replay
-from metasched.errors import MetaschedError
+from metasched.errors import MetaschedError, warn
 from metasched.ir.func import PrimFunc
 from metasched.report.bandwidth import measured_bandwidth
 from metasched.report.history import History, read_history
@@ -88,7 +87,7 @@ def chapters_of(folder: Path) -> list[Chapter]:
             Trace.from_json(json.dumps(stored.trace))
         except MetaschedError as error:
             place = "" if str(path) in str(error) else f"{path}: "
-            warnings.warn(f"{place}{error}; the file is left out", stacklevel=2)
+            warn(f"{place}{error}; the file is left out")
             continue
         files[stored.workload_hash] = (path, stored)
     found = []

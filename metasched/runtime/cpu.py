@@ -4,7 +4,6 @@ pages."""
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from metasched.codegen.compile import Compiled, compile_func
 from metasched.codegen.openmp import REMEDY
 from metasched.codegen.peak import measured_peak
+from metasched.errors import warn
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import For, ForKind
@@ -81,10 +81,9 @@ def _compiled(
     """Compile; serially, with a warning, for this machine if it has no OpenMP runtime."""
     parallel = has_openmp() or target.here() is not None
     if not parallel and _is_parallel(func):
-        warnings.warn(
+        warn(
             f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
-            f"serially; {REMEDY}",
-            stacklevel=4,
+            f"serially; {REMEDY}"
         )
     return compile_func(func, target, symbol, opt_level, parallel, checked)
 

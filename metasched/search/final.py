@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from metasched.database.record import TraceFile
-from metasched.errors import DatabaseError, MeasureError
+from metasched.errors import DatabaseError, MeasureError, warn
 from metasched.measure.candidate import Compares, calling
 from metasched.runtime.timing import beside_each_other
 from metasched.search.population import SearchCandidate
@@ -65,7 +64,7 @@ def final_comparison(
         if outcome.ok:
             return (candidate, seconds), default_seconds
         why = f"{outcome.status.value}: {outcome.message}"
-        warnings.warn(f"{run.name}: a fast candidate was refused at last: {why}", stacklevel=4)
+        warn(f"{run.name}: a fast candidate was refused at last: {why}")
     return None, default_seconds
 
 
@@ -88,7 +87,7 @@ def _times_in_turns(
     except MeasureError as error:
         where = "in a further process" if among else "beside the default"
         text = f"{run.name}: the winner was not timed again {where}: {error}"
-        warnings.warn(text, stacklevel=5)
+        warn(text)
         return {}
     return dict(
         zip((candidate.key for candidate in programs), beside_each_other(turns), strict=False)

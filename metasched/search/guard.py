@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from metasched.errors import warn
 from metasched.foreign import ANYTHING, failure
 from metasched.registry import complete
 from metasched.schedule.schedule import Schedule
@@ -76,5 +76,5 @@ class GuardedStrategy:
         if isinstance(self.inner, RandomSearch):
             raise error
         text = f"the strategy {self.name} raised {failure(error)}; programs are drawn at random"
-        warnings.warn(text, stacklevel=3)
+        warn(text)
         self.inner, self._patient = RandomSearch(self.task), True

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
-from metasched.errors import TuneError, brief
+from metasched.errors import TuneError, brief, warn
 from metasched.foreign import ANYTHING, failure
 from metasched.measure.candidate import Candidate, Outcome
 from metasched.registry import Registry
@@ -184,7 +183,7 @@ class EventLog:
             self._file.write((json.dumps(plain) + "\n").encode())
         except OSError as error:
             self._broken = True
-            warnings.warn(f"{self._file.name}: the log ends here: {error.strerror}", stacklevel=2)
+            warn(f"{self._file.name}: the log ends here: {error.strerror}")
 
     def close(self) -> None:
         self._file.close()
@@ -202,9 +201,6 @@ def fan_out(*observers: Observer) -> Observer:
                     observer(event)
             except ANYTHING as error:
                 listening.remove(observer)
-                warnings.warn(
-                    f"{what} raised {failure(error)}; it is not called any more",
-                    stacklevel=2,
-                )
+                warn(f"{what} raised {failure(error)}; it is not called any more")
 
     return tell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from metasched.cost.prior import Prior, every_shipped, shipped
 from metasched.database.base import DATABASE_METHODS, DATABASES, OWN, STORE, Database
 from metasched.database.record import Record
 from metasched.database.store import Store
-from metasched.errors import DatabaseError, PluginError, TuneError, brief
+from metasched.errors import DatabaseError, PluginError, TuneError, brief, warn
 from metasched.foreign import ANYTHING, failure, warned
 from metasched.kinds import default_space, space_of
 from metasched.measure.candidate import Status
@@ -65,7 +64,7 @@ def cost_model_of(
         factory, what = COST_MODELS.get(settings.model), f"the cost model {settings.model}"
         model = complete(what, lambda: factory(settings.seed), *METHODS)
         if not has_openmp() and (settings.model != "lightgbm" or not lightgbm_lack()):
-            warnings.warn(SERIAL, stacklevel=4)  # the model of trees has one warning for both
+            warn(SERIAL)  # the model of trees has one warning for both
     if getattr(type(model), "predict", None) is CostModel.predict and not isinstance(
         model, PredictsPrograms
     ):
@@ -78,7 +77,7 @@ def cost_model_of(
         try:
             model.start_from(Prior.load(path))
         except DatabaseError as error:
-            warnings.warn(f"{error}; the model starts without it", stacklevel=4)
+            warn(f"{error}; the model starts without it")
     return model
 
 
@@ -93,7 +92,7 @@ def guide_of(machine: Target, features: FeatureSet | None = None) -> CostModel |
         try:
             read[path] = Prior.load(path)
         except DatabaseError as error:
-            warnings.warn(f"{error}; programs are ranked without it", stacklevel=4)
+            warn(f"{error}; programs are ranked without it")
     others = [prior for path, prior in read.items() if path != own]
     return Guide(None if own is None else read.get(own), others)
 
@@ -181,7 +180,7 @@ class GuardedDatabase(Database):
             except ANYTHING as error:
                 self._own = Store(self.folder / STORE)
                 text = f"the database {self.name} raised {failure(error)}"
-                warnings.warn(f"{text}; records go to {self._own.path} from now on", stacklevel=4)
+                warn(f"{text}; records go to {self._own.path} from now on")
         return ask(self._own)
 
 

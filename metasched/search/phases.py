@@ -4,7 +4,6 @@ model to its phase."""
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from metasched.cost.model import (
     predicted,
     teach,
 )
+from metasched.errors import warn
 from metasched.foreign import ANYTHING, failure
 from metasched.watch import called
 
@@ -100,7 +100,7 @@ class TimedModel:
             if isinstance(self.model, RandomModel):
                 raise
             text = f"{COST_MODELS.title(self.model)} raised {failure(error)}"
-            warnings.warn(f"{text}; the search goes on without it", stacklevel=4)
+            warn(f"{text}; the search goes on without it")
             self.model = RandomModel()
             return question(self.model)
 

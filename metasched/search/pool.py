@@ -8,13 +8,13 @@ pickled: a function that ends its process costs one candidate and a new worker.
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 from metasched.cost.features import FeatureSet
+from metasched.errors import warn
 from metasched.foreign import failure
 from metasched.ir.func import PrimFunc
 from metasched.measure.process import Reply, Worker, dump, wait
@@ -79,7 +79,7 @@ class ReplayPool:
                 pickle.dumps(sent)
             except Exception as error:  # pickling raises errors of many types
                 text = f"the {what} cannot be sent to other processes ({failure(error)})"
-                warnings.warn(f"{text}; this one replays alone", stacklevel=4)
+                warn(f"{text}; this one replays alone")
                 return None
         number = next(self._numbers)
         texts = [trace.to_json() for trace in spaces]
@@ -175,10 +175,10 @@ class ReplayPool:
         self._ended[what] += 1
         if self._ended[what] == 1:
             text = f"{what} ended a replay process ({reply.message})"
-            warnings.warn(f"{text}; the candidates on which it does are left out", stacklevel=6)
+            warn(f"{text}; the candidates on which it does are left out")
         elif self._ended[what] == _ENOUGH:
             text = f"{what} ended {_ENOUGH} replay processes and is not called any more"
-            warnings.warn(f"{text}; no candidate is left", stacklevel=6)
+            warn(f"{text}; no candidate is left")
             self._queue.deal(0)
         given = self._plugins, dump(list(self._tasks.values()))
         worker.submit(_JOBS + "begin_again", *given, limit=_LIMIT)
@@ -195,7 +195,7 @@ class ReplayPool:
         for _, reply in ended:
             if reply.kind != "value" and not self._broken:
                 what = f"a replay worker failed ({reply.kind}: {reply.message})"
-                warnings.warn(f"{what}; replaying in process", stacklevel=5)
+                warn(f"{what}; replaying in process")
                 self._broken = True
                 for one in self._workers:
                     one.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metasched.cost.features import FeatureSet
-from metasched.errors import ScheduleError, TraceError, TuneError
+from metasched.errors import ScheduleError, TraceError, TuneError, warn
 from metasched.foreign import ANYTHING
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import IRModule, PrimFunc
@@ -239,7 +238,7 @@ class CandidateFactory:
         """Warn of a feature extractor that failed on a program, once."""
         if broken and EXTRACTOR not in self._named:
             self._named.add(EXTRACTOR)
-            warnings.warn(f"{broken}; the model is given zeros instead", stacklevel=4)
+            warn(f"{broken}; the model is given zeros instead")
 
     def _entered(self, request: Request, result: Summary | str) -> SearchCandidate | None:
         """The candidate of a replayed request; None if the replay was refused."""
@@ -259,7 +258,7 @@ class CandidateFactory:
         what = slug.partition(" raised ")[0]
         if slug.startswith(BROKEN) and what not in self._named:
             self._named.add(what)
-            warnings.warn(f"{slug}; the candidates on which it does are left out", stacklevel=4)
+            warn(f"{slug}; the candidates on which it does are left out")
 
     def _make(
         self, trace: Trace, space: int, decisions: Decisions, seed: int

@@ -8,7 +8,6 @@ import math
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,13 @@ from metasched.analysis.sizes import at_sizes
 from metasched.cost.model import CostModel, teach
 from metasched.database.base import Database
 from metasched.database.record import Record
-from metasched.errors import DefaultScheduleError, MeasureError, ScheduleError, TraceError
+from metasched.errors import (
+    DefaultScheduleError,
+    MeasureError,
+    ScheduleError,
+    TraceError,
+    warn,
+)
 from metasched.hardware import times_compare
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
@@ -290,7 +295,7 @@ class TaskRun:
         except DefaultScheduleError:
             raise
         except MeasureError as error:
-            warnings.warn(f"{self.name}: the fastest were not timed again: {error}", stacklevel=2)
+            warn(f"{self.name}: the fastest were not timed again: {error}")
             return
         known = {candidate.key: seconds for candidate, seconds in fastest}
         often = [known[key] / read[key] for key in read if len(self._readings[key]) > 1]
@@ -359,10 +364,9 @@ class TaskRun:
         """Warn when a run gets times of machines that do not compare."""
         other = [name for name in self._machines if not times_compare(name, machine)]
         if other and machine not in self._machines:
-            warnings.warn(
+            warn(
                 f"{self.name}: the runner measures on {other[0]} and on {machine}, whose times do "
-                "not compare; give the runner machines of one kind, and a builder the others",
-                stacklevel=2,
+                "not compare; give the runner machines of one kind, and a builder the others"
             )
         self._machines.add(machine)
 

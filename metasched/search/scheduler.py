@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
+from metasched.errors import warn
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.func import PrimFunc
 from metasched.registry import Registry, complete
@@ -217,7 +217,7 @@ class GuardedScheduler:
         if isinstance(self.inner, GradientScheduler):
             raise error
         text = f"{self._what} raised {failure(error)}; the gradient rule goes on"
-        warnings.warn(text, stacklevel=3)
+        warn(text)
         self.inner = _gradient(self.tasks)
 
 

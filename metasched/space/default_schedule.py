@@ -7,11 +7,10 @@ are distributed where a block has no vectors otherwise. It tiles nothing and fus
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 from metasched.analysis.scope import Child, Scope
-from metasched.errors import ScheduleError
+from metasched.errors import ScheduleError, warn
 from metasched.ir.expr import Var
 from metasched.ir.stmt import BlockToken
 from metasched.schedule.schedule import Schedule
@@ -79,8 +78,7 @@ def _contained(sch: Schedule, token: BlockToken, step: Callable[[Child], None]) 
         undo_to(sch, steps)
     except Exception as error:  # a default schedule must exist, even if a primitive is broken
         undo_to(sch, steps)
-        warnings.warn(
+        warn(
             f"the default schedule leaves block {child.block.name} as it is: "
-            f"{type(error).__name__}: {error}",
-            stacklevel=5,
+            f"{type(error).__name__}: {error}"
         )

@@ -8,13 +8,12 @@ PostOrderApply).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from metasched.analysis.block import AUTO_TENSORIZE
-from metasched.errors import MetaschedError, PluginError, ScheduleError, brief
+from metasched.errors import MetaschedError, PluginError, ScheduleError, brief, warn
 from metasched.foreign import ANYTHING, apart, failure
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BlockRealize, BlockToken
@@ -149,10 +148,9 @@ class SpaceGenerator:
         note = ModuleFailure(module.name, realize.block.name, refused, text)
         if note not in self.failures:
             self.failures.append(note)
-            warnings.warn(
+            warn(
                 f"schedule module {module.name} failed on block {realize.block.name} and is left "
-                f"out there: {note.message}",
-                stacklevel=5,
+                f"out there: {note.message}"
             )
 
 

@@ -402,8 +402,9 @@ def test_a_stored_model_is_loaded_or_reported_as_damaged(tmp_path):
     run(tmp_path, trials=24)
     assert (tmp_path / "model.npz").exists()
     (tmp_path / "model.npz").write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match=r"model\.npz cannot be read.*starts anew"):
+    with pytest.warns(UserWarning, match=r"model\.npz cannot be read.*starts anew") as found:
         assert run(tmp_path, trials=32).trials == 32
+    assert {w.filename for w in found} == {__file__}
 
 
 def test_a_task_that_gains_nothing_ends_early(tmp_path, monkeypatch):

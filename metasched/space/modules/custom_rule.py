@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
+from metasched.errors import warn
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.module import RULE, SCHEDULE_MODULES
@@ -39,10 +39,9 @@ class ApplyCustomRule:
         if module is not None and module.suits(self.target):
             return module(sch, block)
         why = "is not registered" if module is None else f"is not for {self.target.kind}"
-        warnings.warn(
+        warn(
             f"block {node.name} asks for schedule module {rule!r}, which {why}; it is scheduled "
-            "like any other",
-            stacklevel=2,
+            "like any other"
         )
         sch.unannotate(block, RULE)
         return [sch]
