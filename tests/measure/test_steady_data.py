@@ -31,21 +31,6 @@ def unit_lower(L: T.Buffer((N, N), "float64"), x: T.Buffer((N,), "float64")):
                 x[vi] -= L[vi, vj] * x[vj]
 
 
-@T.prim_func
-def tridiagonal(
-    a: T.Buffer((N,), "float32"), b: T.Buffer((N,), "float32"), c: T.Buffer((N,), "float32"),
-    d: T.Buffer((N,), "float32"),
-):  # fmt: skip
-    for i in range(1, N):
-        with T.block("pivot"):
-            b[i] = b[i] - a[i] / b[i - 1] * c[i - 1]
-        with T.block("forward"):
-            d[i] = d[i] - a[i] / b[i - 1] * d[i - 1]
-    for i in range(1, N):
-        with T.block("back"):
-            d[N - 1 - i] = d[N - 1 - i] - c[N - 1 - i] / b[N - i] * d[N - i]
-
-
 def results(func, normal=False, data=None):
     """The task of a program, and the expected results."""
     memory = os.memfd_create("test")
@@ -60,9 +45,7 @@ def results(func, normal=False, data=None):
         os.close(memory)
 
 
-@pytest.mark.parametrize(
-    "func", [unit_lower, tridiagonal, *(f"poly.{x}" for x in ("cholesky", "lu", "durbin"))]
-)
+@pytest.mark.parametrize("func", [unit_lower, *(f"poly.{x}" for x in ("cholesky", "lu", "durbin"))])
 @pytest.mark.parametrize("normal", [False, True])
 def test_recurrences_stay_finite_and_well_conditioned(func, normal):
     func = ms.workloads.get(func).func((N,)) if isinstance(func, str) else func
