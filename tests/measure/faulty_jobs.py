@@ -7,9 +7,17 @@ import time
 
 from metasched.errors import BuildError
 from metasched.measure import jobs
-from metasched.measure.jobs import agree, baseline, expect, interleave, timed, trial
+from metasched.measure.jobs import (
+    agree,
+    baseline,
+    expect,
+    expected_at,
+    interleave,
+    timed,
+    trial,
+)
 
-__all__ = ["agree", "baseline", "build", "expect", "interleave", "timed", "trial"]
+__all__ = ["agree", "baseline", "build", "expect", "expected_at", "interleave", "timed", "trial"]
 
 
 def build(func, target, parallel=True):
