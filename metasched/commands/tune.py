@@ -94,7 +94,7 @@ def sizes_of_text(texts: Sequence[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in texts:
         name, _, number = text.partition("=")
-        if not name or not number.isdigit():
+        if not name or not number.isdecimal():
             raise TuneError(f"--size is {text!r}; it must be NAME=NUMBER, such as n=1024")
         sizes[name] = int(number)
     return sizes

@@ -489,6 +489,19 @@ def test_options_of_show_that_would_change_nothing(cli, tuned):
     refused(cli("show", tuned.trace, "--what", "asm"), "--what asm needs a program")
 
 
+@pytest.mark.parametrize(
+    ("size", "part"),
+    [
+        ("n", "--size is 'n'; it must be NAME=NUMBER, such as n=1024"),
+        ("=4", "it must be NAME=NUMBER"),
+        ("n=\u00b2", "it must be NAME=NUMBER"),  # a superscript, which is a digit, but no number
+        ("n=4", "sizes name 'n'; the run-time extents are: none"),
+    ],
+)
+def test_sizes_that_tune_cannot_use(cli, size, part):
+    refused(cli("tune", "gmm", "--shape", "1,8,8,8", "--size", size), part)
+
+
 def test_options_of_build_that_a_trace_cannot_take(cli, tuned):
     refused(cli("build", tuned.trace, "--shape", "1,8,8,8", "-o", "d"), "--shape is for a workload")
     ran = cli("build", tuned.trace, "--constant-weights", "-o", "d")
