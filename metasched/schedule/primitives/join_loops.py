@@ -68,7 +68,7 @@ def _joined(state: State, one: Stmt, two: Stmt, node: For) -> Stmt:
     if isinstance(one, BlockRealize) and isinstance(two, BlockRealize):
         iters = _iters(one.block, two.block)
         if iters is not None:
-            blocks = [evolve(b.block, name="", iter_vars=iters[0]) for b in (one, two)]
+            blocks = [evolve(b.block, name="", iter_vars=iters) for b in (one, two)]
             mine: dict[Var, Expr] = dict(
                 zip((v.var for v in two.block.iter_vars),
                     (v.var for v in one.block.iter_vars), strict=True)
@@ -76,7 +76,7 @@ def _joined(state: State, one: Stmt, two: Stmt, node: For) -> Stmt:
             pairs = (_bare(blocks[0], {}), _bare(blocks[1], mine))
             same = one.iter_values == two.iter_values and one.predicate is two.predicate
             if same and structural_equal(*pairs):
-                made = evolve(one.block, iter_vars=iters[0])
+                made = evolve(one.block, iter_vars=iters)
                 reads, writes = block_access_regions(made)
                 made = evolve(made, reads=tuple(reads), writes=tuple(writes))
                 return evolve(one, block=made)
@@ -96,7 +96,7 @@ def _bare(block: Block, mine: dict[Var, Expr]) -> Stmt:
     )  # fmt: skip
 
 
-def _iters(one: Block, two: Block) -> tuple[tuple[IterVar, ...]] | None:
+def _iters(one: Block, two: Block) -> tuple[IterVar, ...] | None:
     """The iterators of the joined block, whose domains hold those of both; None if they differ."""
     if len(one.iter_vars) != len(two.iter_vars) or one.init is not None or two.init is not None:
         return None
@@ -108,4 +108,4 @@ def _iters(one: Block, two: Block) -> tuple[tuple[IterVar, ...]] | None:
         ends = (a.dom.min + a.dom.extent, b.dom.min + b.dom.extent)
         extent = Analyzer().simplify(maximum(*ends) - low)
         found.append(IterVar(a.var, Range(low, extent), a.kind))
-    return (tuple(found),)
+    return tuple(found)
