@@ -8,15 +8,15 @@ drawn, at which size candidates are timed, and what the cost model sees.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.specialize import with_constants
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import SIZES, IRModule, PrimFunc
-from metasched.ir.stmt import Block, FrozenMap, Stmt
-from metasched.ir.visit import free_vars, stmt_vars, substitute, substitute_buffers, walk_stmts
+from metasched.ir.stmt import FrozenMap
+from metasched.ir.visit import free_vars, substitute
 
 Values = Mapping[Var, Expr]
 
@@ -78,7 +78,7 @@ def size_of(extent: Expr, sizes: Values) -> int | None:
     number = as_int(extent)
     if number is not None or not sizes:
         return number
-    return as_int(_at(extent, sizes))
+    return as_int(Analyzer().simplify(substitute(extent, sizes)))
 
 
 def at_sizes(func: PrimFunc, sizes: Values | None = None) -> PrimFunc:
@@ -86,14 +86,9 @@ def at_sizes(func: PrimFunc, sizes: Values | None = None) -> PrimFunc:
     values = sizes_of(func) if sizes is None else sizes
     if not values:
         return func
-    blocks = (s for s in walk_stmts(func.body) if isinstance(s, Block))
-    inner = [b for s in blocks for b in (*s.alloc_buffers, *(m.buffer for m in s.match_buffers))]
-    buffers = {b: _buffer_at(b, values) for b in (*func.buffers, *inner)}
-    changed = {old: new for old, new in buffers.items() if old is not new}
-    body = substitute_buffers(_statement_at(func.body, values), changed)
-    params = tuple(changed.get(p, p) if isinstance(p, Buffer) else p for p in func.params)
+    made = with_constants(func, values)
     attrs = FrozenMap({key: value for key, value in func.attrs.items() if key != SIZES})
-    return PrimFunc(params, body, attrs, func.ret_type)
+    return PrimFunc(made.params, made.body, attrs, func.ret_type)
 
 
 def module_at_sizes(mod: IRModule) -> IRModule:
@@ -102,29 +97,3 @@ def module_at_sizes(mod: IRModule) -> IRModule:
         return mod
     functions = {name: at_sizes(func) for name, func in mod.functions.items()}
     return IRModule(FrozenMap(functions), mod.attrs)
-
-
-def _at(expr: Expr, values: Values) -> Expr:
-    if free_vars(expr).isdisjoint(values):
-        return expr
-    return Analyzer().simplify(substitute(expr, values))
-
-
-def _statement_at(stmt: Stmt, values: Values) -> Stmt:
-    if stmt_vars(stmt).isdisjoint(values):
-        return stmt
-    stmts = [_statement_at(s, values) for s in stmt.stmts]
-    return stmt.rebuild(stmts, [_at(e, values) for e in stmt.exprs])
-
-
-def _buffer_at(buffer: Buffer, values: Values) -> Buffer:
-    extents = (*buffer.shape, *buffer.strides)
-    if buffer.elem_offset is not None:
-        extents = (*extents, buffer.elem_offset)
-    if all(free_vars(e).isdisjoint(values) for e in extents):
-        return buffer
-    offset = None if buffer.elem_offset is None else _at(buffer.elem_offset, values)
-    shape, strides = (
-        tuple(_at(e, values) for e in part) for part in (buffer.shape, buffer.strides)
-    )
-    return replace(buffer, shape=shape, strides=strides, elem_offset=offset)

@@ -10,7 +10,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.errors import MetaschedError, brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, IntImm, Var
-from metasched.ir.func import LAYOUT_FREE, Param, PrimFunc
+from metasched.ir.func import LAYOUT_FREE, PrimFunc
 from metasched.ir.stmt import Allocate, Block, DeclBuffer, Stmt
 from metasched.ir.visit import (
     free_vars,
@@ -38,20 +38,19 @@ def specialize(func: PrimFunc, values: Mapping[Var | str, int]) -> PrimFunc:
     numbers = _numbers(func, values)
     if not numbers:
         return func
-    params: list[Param] = []
-    place: dict[int, int] = {}
-    new: dict[Buffer, Buffer] = {}
-    for position, param in enumerate(func.params):
-        if isinstance(param, Var) and param in numbers:
-            continue
-        place[position] = len(params)
-        if isinstance(param, Buffer):
-            new[param] = _sized(param, numbers)
-            param = new[param]
-        params.append(param)
-    made = PrimFunc(tuple(params), _body(func.body, numbers, new), func.attrs, func.ret_type)
+    made = with_constants(func, numbers)
+    kept = [n for n, param in enumerate(func.params) if param not in numbers]
+    made = PrimFunc(tuple(made.params[n] for n in kept), made.body, made.attrs, made.ret_type)
     marked = func.attrs.get(LAYOUT_FREE)
-    return made if marked is None else made.with_attr(LAYOUT_FREE, [place[i] for i in marked])
+    return made if marked is None else made.with_attr(LAYOUT_FREE, list(map(kept.index, marked)))
+
+
+def with_constants(func: PrimFunc, numbers: Values) -> PrimFunc:
+    """A copy of a function with constants for variables; its parameters stay."""
+    new = {param: _sized(param, numbers) for param in func.params if isinstance(param, Buffer)}
+    body = _body(func.body, numbers, new)
+    params = tuple(new[p] if isinstance(p, Buffer) else p for p in func.params)
+    return PrimFunc(params, body, func.attrs, func.ret_type)
 
 
 def _numbers(func: PrimFunc, values: Mapping[Var | str, int]) -> dict[Var, Expr]:
