@@ -11,6 +11,7 @@ from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.match_buffers import lower_match_buffers
+from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.simplify import simplify
@@ -47,6 +48,7 @@ _CPU = Pipeline(
         (hoist_guards, "needs simplified conditions"),
         (unroll_register_tiles, "needs the final loop structure"),
         (keep_tiles, "needs to know which loops over tiles are unrolled"),
+        (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
     ),
 )  # fmt: skip
 PIPELINES.register("cpu", cpu_pipeline)
