@@ -330,6 +330,29 @@ def main(A: T.Buffer((8, 6, 32), "float32"), C: T.Buffer((8, 6), "float32")):
     assert kinds == [ForKind.UNROLLED] * 3
 
 
+@pytest.mark.parametrize(("rows", "scope", "kind"), [
+    (4, "global", ForKind.UNROLLED), (16, "global", ForKind.SERIAL), (16, "local", ForKind.UNROLLED)
+])  # fmt: skip
+def test_few_copies_of_loops_around_loops(rows, scope, kind) -> None:
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((8, {rows}, 32), "float32"), C: T.Buffer((8, {rows}, 32), "float32")):
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            S = T.alloc_buffer(({rows},), "float32", scope="{scope}")
+            for j in T.serial({rows}):
+                S[j] = A[vi, j, 0] * A[vi, j, 31]
+            for j in T.serial({rows}):
+                for k in T.serial(32):
+                    C[vi, j, k] = A[vi, j, k] - S[j]
+"""
+    lowered = lower(_func(text), NATIVE)
+    loops = [s for s in walk_stmts(lowered.body) if isinstance(s, For)]
+    assert [s.kind for s in loops if as_int(s.extent) == rows] == [kind] * 2
+    agree(text, integers((8, rows, 32)), np.zeros((8, rows, 32), "float32"))
+
+
 def test_scopes_without_memory_on_the_target_are_named() -> None:
     text = """
 @T.prim_func

@@ -1,7 +1,9 @@
 """Unroll loops over register tiles, whatever unrolling the schedule asks for.
 
 A small temporary can live in registers only when every index into it is a constant: the loops that
-index it must be unrolled or vectorized. This pass unrolls them if the code stays short.
+index it must be unrolled or vectorized. This pass unrolls them if the code stays short. If the scope
+of the temporary is not local, a loop around loops is copied at most 4 times: the inner loops keep
+the elements that they use in registers without copies.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from metasched.ir.visit import free_vars, map_body, transform, walk, walk_stmts
 
 _TILE_BYTES = 2048  # 32 registers of 64 bytes
 _MAX_STEPS = 512
+_MAX_LOOPS = 4  # copies of a loop inside, which stays a loop
 
 
 def unroll_register_tiles(func: PrimFunc) -> PrimFunc:
@@ -58,6 +61,8 @@ def _tile_loops(body: Stmt, buffer: Buffer) -> set[Var] | None:
             return None
     if any(_steps(loops[v], chosen) > _MAX_STEPS for v in chosen):
         return None
+    if buffer.scope != "local" and any(_loops(loops[v], chosen) > _MAX_LOOPS for v in chosen):
+        return None
     return chosen
 
 
@@ -67,3 +72,13 @@ def _steps(stmt: Stmt, chosen: set[Var]) -> int:
     if isinstance(stmt, For) and (stmt.var in chosen or stmt.kind is ForKind.UNROLLED):
         total *= as_int(stmt.extent) or 1
     return total
+
+
+def _loops(stmt: Stmt, chosen: set[Var]) -> int:
+    """Serial loops after unrolling the chosen loops."""
+    total = sum(_loops(s, chosen) for s in stmt.stmts)
+    if not isinstance(stmt, For):
+        return total
+    if stmt.var in chosen or stmt.kind is ForKind.UNROLLED:
+        return total * (as_int(stmt.extent) or 1)
+    return total + (stmt.kind is ForKind.SERIAL)
