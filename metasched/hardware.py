@@ -74,6 +74,13 @@ KNOWN_FEATURES: dict[str, tuple[str, ...]] = {
     "x86_64": (*_SPR, "amx-fp16", "avxvnniint8", "avxifma", "avx512vp2intersect"),
     "aarch64": ("neon", "dotprod", "fullfp16", "fp16fml", "bf16", "i8mm", "sve", "sve2"),
 }
+UNUSED_FEATURES: dict[str, tuple[str, ...]] = {
+    "x86_64": ("sse4a", "xop", "fma4", "tbm"),  # of AMD alone; LLVM shuffles bytes by sse4a's extrq
+    "aarch64": ("complxnum", "rcpc"),
+}
+"""Features that LLVM's names of processors imply and whose instructions LLVM uses unasked. No
+target says whether a machine has them, so code never uses them."""
+
 # The features above that LLVM's names of AArch64 versions imply.
 VERSION_FEATURES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("v8a", "v8.1a", "v8.2a", "v8.3a"), ("neon",)),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from metasched.errors import RegistryError, TargetError, brief
-from metasched.hardware import KNOWN_FEATURES, VERSION_FEATURES
+from metasched.hardware import KNOWN_FEATURES, UNUSED_FEATURES, VERSION_FEATURES
 from metasched.registry import Registry
 from metasched.target.machine import MachineModel
 
@@ -138,7 +138,13 @@ class Target:
     @property
     def llvm_features(self) -> str:
         """LLVM's attribute text: each known feature switched on or off, whatever mcpu implies."""
-        known = dict.fromkeys((*KNOWN_FEATURES.get(self.arch, ()), *self.features))
+        known = dict.fromkeys(
+            (
+                *KNOWN_FEATURES.get(self.arch, ()),
+                *UNUSED_FEATURES.get(self.arch, ()),
+                *self.features,
+            )
+        )
         return ",".join(f"{'+' if name in self.features else '-'}{name}" for name in known)
 
     @property
