@@ -11,17 +11,20 @@ from dataclasses import dataclass
 
 from metasched.codegen.compile import compile_text
 from metasched.codegen.load import link
+from metasched.codegen.tiles import ROWS, WORDS, guarded, tile_step
 from metasched.codegen.types import constant, instruction_type, register_type, splat, type_suffix
 from metasched.errors import BuildError
 from metasched.hardware import usable_cpus
 from metasched.ir.dtype import DType
 from metasched.ir.op import HardwareOp, hardware_op, lacking
+from metasched.lower.passes.tiles import is_tile_product
 from metasched.target import Target, cpu_of
 from metasched.target.rates import COST, remembered
 
 # The number of independent chains hides the latency of an instruction on all pipes. The remaining
 # registers hold the constant operands.
 _CHAINS, _OPERANDS = 24, 4
+_TILE_CHAINS = 4  # of eight tile registers; two hold the constant operands
 _CALLS = 6 << 20
 _RUNS = 30
 
@@ -75,10 +78,12 @@ class _Link:
 
     Attributes:
         kind, start: the LLVM type of a chain's value, and its first value.
-        declaration: the LLVM declaration of the instruction.
+        declaration: the LLVM declarations of what the lines call.
         lines: LLVM text that computes %y{s} from %x{s}, with `{s}` for the number of a chain.
         operands: the types of the other operands %o0, %o1, ...
         operations: arithmetic operations of one step.
+        chains: the largest number of chains; None if the vector registers set it.
+        load: LLVM text that loads `{name}` of type `{kind}` from `{at}` before the loop.
     """
 
     kind: str
@@ -87,6 +92,17 @@ class _Link:
     lines: tuple[str, ...]
     operands: tuple[str, ...]
     operations: int
+    chains: int | None = None
+    load: tuple[str, ...] = ("{name} = load volatile {kind}, ptr {at}",)
+
+    @property
+    def on_tiles(self) -> bool:
+        """Whether the instruction needs the system's permission to use tiles."""
+        return self.chains is not None
+
+    def loaded(self, name: str, kind: str, at: str) -> list[str]:
+        """The lines of `load`."""
+        return [line.format(name=name, kind=kind, at=at) for line in self.load]
 
 
 def _link(target: Target, what: str) -> _Link:
@@ -115,6 +131,13 @@ def _link(target: Target, what: str) -> _Link:
 
 def _of_instruction(op: HardwareOp) -> _Link:
     """The step whose result is the first operand with its type, or else with its size."""
+    if is_tile_product(op.name):
+        declared, lines, load = tile_step(op.name)
+        operations = 2 * op.result.lanes * op.operands[-1].lanes // ROWS
+        return _Link(
+            WORDS, "zeroinitializer", declared, lines, (WORDS, WORDS), operations,
+            _TILE_CHAINS, load,
+        )  # fmt: skip
     result = op.result
     size = result.bits * result.lanes
     same = [n for n, kind in enumerate(op.operands) if kind is result]
@@ -137,11 +160,12 @@ def _loop_of(target: Target, what: str) -> Callable[[], float]:
     CPU time."""
     link_ = _link(target, what)
     cpu = cpu_of(target)
-    chains = max(1, min(_CHAINS, cpu.vector_registers - _OPERANDS))
+    chains = link_.chains or max(1, min(_CHAINS, cpu.vector_registers - _OPERANDS))
     library = link(compile_text(_text(link_, chains, cpu.vector_bits), target), ("peak",))
-    run = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64)(library["peak"])
+    run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)(library["peak"])
     steps = _CALLS // chains
-    run(steps // 8)
+    if run(steps // 8):
+        raise BuildError(f"{what} has no peak here: the system refuses AMX's tiles (arch_prctl)")
 
     def seconds() -> float:
         assert library  # keeps the machine code loaded
@@ -191,20 +215,25 @@ def together(runs: Sequence[Callable[[], object]]) -> float:
 
 
 def _text(link_: _Link, chains: int, bits: int) -> str:
-    """The text of `double peak(i64 n)`: n steps of independent chains, whose results are stored so
-    that LLVM removes none."""
+    """The text of `i32 peak(i64 n)`: n steps of independent chains, whose results are stored so
+    that LLVM removes none. The function returns 0; 1 if the system refuses the use of tiles."""
     kind, start = link_.kind, link_.start
     every = dict.fromkeys((kind, *link_.operands))
     place = {t: f"@value{n}" for n, t in enumerate(every)}
+    attribute = f'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="{bits}"'
+    head = "internal i32 @peak.tiles" if link_.on_tiles else "i32 @peak"
     lines = [f"{at} = private global {t} {start if t == kind else 'zeroinitializer'}, align 64"
              for t, at in place.items()]  # fmt: skip
     lines += [
         link_.declaration,
-        f'define double @peak(i64 %n) "prefer-vector-width"="512" '
-        f'"min-legal-vector-width"="{bits}" {{',
+        f"define {head}(i64 %n) noinline {attribute} {{",
         "entry:",
-        f"%first = load volatile {kind}, ptr {place[kind]}",
-        *(f"%o{n} = load volatile {t}, ptr {place[t]}" for n, t in enumerate(link_.operands)),
+        *link_.loaded("%first", kind, place[kind]),
+        *(
+            line
+            for n, t in enumerate(link_.operands)
+            for line in link_.loaded(f"%o{n}", t, place[t])
+        ),
         "br label %loop",
         "loop:",
         "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",
@@ -215,7 +244,9 @@ def _text(link_: _Link, chains: int, bits: int) -> str:
         "br i1 %more, label %loop, label %done",
         "done:",
         *(f"store volatile {kind} %y{s}, ptr {place[kind]}" for s in range(chains)),
-        "ret double 0.0",
+        "ret i32 0",
         "}",
     ]
+    if link_.on_tiles:
+        lines += guarded("peak", ["i64 %n"], attribute, 1).values()
     return "\n".join(lines)

@@ -24,9 +24,9 @@ from metasched.ir.op import Call, Ramp, Shuffle
 from metasched.ir.stmt import BufferStore
 from metasched.lower.passes.tiles import TILES
 
-_ROWS, _BYTES, _LANES = 16, 64, 256
-_SHAPE = f"i16 {_ROWS}, i16 {_BYTES}"
-_WORDS = f"<{_LANES} x i32>"
+ROWS, _BYTES, _LANES = 16, 64, 256
+_SHAPE = f"i16 {ROWS}, i16 {_BYTES}"
+WORDS = f"<{_LANES} x i32>"
 _LOAD = "llvm.x86.tileloadd64.internal"
 _INTO = "llvm.x86.cast.vector.to.tile.v256i32"
 _FROM = "llvm.x86.cast.tile.to.vector.v256i32"
@@ -46,7 +46,7 @@ def tile_copy(e: Emitter, node: BufferStore) -> Val | None:
     e.module.uses_tiles = True
     e.known_memory.touched(source.buffer.data, written=False)
     pointer = place_of(e, source.buffer, index.base).pointer.text
-    words = _call(e, _FROM, _WORDS, ("x86_amx", _load(e, pointer, _BYTES).text))
+    words = _call(e, _FROM, WORDS, ("x86_amx", _load(e, pointer, _BYTES).text))
     return _as_type(e, words, node.buffer.dtype)
 
 
@@ -55,20 +55,20 @@ def tile_product(e: Emitter, name: str, node: Call) -> Val:
     e.module.uses_tiles = True
     acc, *factors = node.args[1:]
     before = e.value(acc)
-    words = e.inline(f"bitcast {before.typed} to {_WORDS}", INT32, _LANES)
-    operands = [_call(e, _INTO, "x86_amx", (_WORDS, words.text))]
+    words = e.inline(f"bitcast {before.typed} to {WORDS}", INT32, _LANES)
+    operands = [_call(e, _INTO, "x86_amx", (WORDS, words.text))]
     operands += [_loaded(e, factor) for factor in factors]
     e.module.declare(name, f"x86_amx @{name}(i16, i16, i16, x86_amx, x86_amx, x86_amx)")
     tiles = ", ".join(f"x86_amx {operand.text}" for operand in operands)
     text = f"call x86_amx @{name}({_SHAPE}, i16 {_BYTES}, {tiles})"
     product = e.inline(text, INT32, _LANES)
-    found = _call(e, _FROM, _WORDS, ("x86_amx", product.text))
+    found = _call(e, _FROM, WORDS, ("x86_amx", product.text))
     return _as_type(e, found, node.dtype.scalar)
 
 
 def _as_type(e: Emitter, words: Val, dtype: DType) -> Val:
     kind = register_type(dtype, _LANES)
-    return e.inline(f"bitcast {_WORDS} {words.text} to {kind}", dtype, _LANES)
+    return e.inline(f"bitcast {WORDS} {words.text} to {kind}", dtype, _LANES)
 
 
 def _call(e: Emitter, name: str, result: str, operand: tuple[str, str]) -> Val:
@@ -95,7 +95,7 @@ def _loaded(e: Emitter, factor: Expr) -> Val:
         return known
     value = e.value(factor)
     pointer = e.fresh("tile")
-    e.allocas.append(f"{pointer} = alloca [{_ROWS * _BYTES} x i8], align 64")
+    e.allocas.append(f"{pointer} = alloca [{ROWS * _BYTES} x i8], align 64")
     e.line(f"store {to_memory(e, value)}, ptr {pointer}, align 64")
     return _load(e, pointer, _BYTES)
 
@@ -109,10 +109,10 @@ def _load(e: Emitter, pointer: str, distance: int) -> Val:
 
 def _rows(factor: Expr) -> tuple[BufferLoad, int] | None:
     """The first of sixteen rows in memory and their distance in bytes; None for other values."""
-    if not isinstance(factor, Shuffle) or len(factor.vectors) != _ROWS:
+    if not isinstance(factor, Shuffle) or len(factor.vectors) != ROWS:
         return None
     loads = [v for v in factor.vectors if isinstance(v, BufferLoad) and len(v.indices) == 1]
-    if len(loads) < _ROWS or factor.indices != tuple(range(factor.dtype.lanes)):
+    if len(loads) < ROWS or factor.indices != tuple(range(factor.dtype.lanes)):
         return None
     starts = []
     for load in loads:
@@ -125,6 +125,33 @@ def _rows(factor: Expr) -> tuple[BufferLoad, int] | None:
         if start.terms != starts[0].terms or start.const != starts[0].const + number * step:
             return None
     return loads[0], step * loads[0].buffer.dtype.bytes
+
+
+def tile_step(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What a loop of products by the instruction `name` is made of, for its peak rate.
+
+    Returns the declarations; the lines that compute %y{s} from %x{s} and the operands %o0 and %o1;
+    and the lines that load `{name}` as a tile from `{at}`. All values have the type `WORDS`.
+    """
+    product = f"x86_amx @{name}({_SHAPE}, i16 {_BYTES}, x86_amx %c{{s}}, x86_amx %a{{s}}, "
+    declared = (
+        f"declare x86_amx @{_LOAD}(i16, i16, ptr, i64)",
+        f"declare x86_amx @{_INTO}({WORDS})",
+        f"declare {WORDS} @{_FROM}(x86_amx)",
+        f"declare x86_amx @{name}(i16, i16, i16, x86_amx, x86_amx, x86_amx)",
+        "declare i64 @syscall(i64, ...)",
+    )
+    lines = (
+        *(f"{tile}{{s}} = call x86_amx @{_INTO}({WORDS} {value})"
+          for tile, value in (("%c", "%x{s}"), ("%a", "%o0"), ("%b", "%o1"))),
+        f"%t{{s}} = call {product}x86_amx %b{{s}})",
+        f"%y{{s}} = call {WORDS} @{_FROM}(x86_amx %t{{s}})",
+    )  # fmt: skip
+    load = (
+        f"{{name}}.t = call x86_amx @{_LOAD}({_SHAPE}, ptr {{at}}, i64 {_BYTES})",
+        f"{{name}} = call {WORDS} @{_FROM}(x86_amx {{name}}.t)",
+    )
+    return "\n".join(declared), lines, load
 
 
 def guarded(name: str, parameters: list[str], attribute: str, code: int) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metasched.codegen import peak
+from metasched.codegen.compile import Compiled
 from metasched.errors import BuildError
 from metasched.ir.op import HardwareOp, hardware_op, lacking
 from metasched.measure.instruction_costs import measure_costs
@@ -15,7 +16,9 @@ from metasched.target.rates import measured_costs, remembered
 HERE = Target.native()
 OLD = Target.of("llvm -mcpu=x86-64-v3 -num-cores=1")
 KNOWN = [
-    name for name in ("llvm.x86.avx2.pmadd.wd", "llvm.x86.avx512bf16.dpbf16ps.256")
+    name for name in (
+        "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx512bf16.dpbf16ps.256", "llvm.x86.tdpbusd.internal",
+    )
     if not lacking(hardware_op(name).feature, HERE.features)
 ]  # fmt: skip
 
@@ -66,3 +69,15 @@ def test_an_instruction_that_cannot_be_chained_is_refused(monkeypatch):
 def test_costs_of_other_machines_are_not_measured():
     measure_costs([], Target.of("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=1"))
     assert measured_costs(HERE.key) == {}
+
+
+def test_a_loop_of_tile_products_keeps_its_tiles_in_registers():
+    """Four chains; between two rounds nothing is loaded, stored or configured."""
+    machine = Target.of("llvm -mcpu=sapphirerapids -mtriple=x86_64-linux-gnu -num-cores=1")
+    link = peak._of_instruction(hardware_op("llvm.x86.tdpbusd.internal"))
+    assert link.operations == 2 * 16 * 16 * 64
+    text = peak._text(link, link.chains, 512)
+    options = (machine.triple, machine.mcpu, machine.llvm_features, 2)
+    asm = Compiled(b"", "peak", None, text, options=options).asm()
+    loop = asm[asm.index("tdpbusd") : asm.rindex("tdpbusd")]
+    assert loop.count("tdpbusd") == 3 and "tile" not in loop and "tmm" in loop
