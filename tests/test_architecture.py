@@ -68,7 +68,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 2290, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        4210,
+        4250,
         "types signature values known_memory emit runs arithmetic memory tiles intrinsics "
         "vectormath.* branch ops fold division clamped_cast expressions barrier parallel team "
         "transpose scan loops statements module elf compile openmp load peak",
