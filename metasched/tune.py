@@ -31,7 +31,6 @@ from metasched.measure import cluster as cluster  # enters runners and builders 
 from metasched.measure.candidate import (
     RUNNERS,
     Builder,
-    Compares,
     MakeRunner,
     Runner,
     calling,
@@ -43,7 +42,7 @@ from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import device_of
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.search.final import final_comparison, rescued
+from metasched.search.final import INTERRUPTED, compared, rescued
 from metasched.search.observe import EventLog, Observer, fan_out, observers_of
 from metasched.search.parts import (
     Spaces,
@@ -54,7 +53,7 @@ from metasched.search.parts import (
     spaces_of,
 )
 from metasched.search.pool import ReplayPool
-from metasched.search.population import CandidateFactory, SearchCandidate
+from metasched.search.population import CandidateFactory
 from metasched.search.result import Best, TuneResult
 from metasched.search.run import TaskRun
 from metasched.search.scheduler import TASK_SCHEDULERS
@@ -303,7 +302,7 @@ class _Session:
                     self._task(name, func, store, tell, runners) for name, func in tasks.items()
                 ]
                 try:
-                    reason = tune_all(
+                    tune_all(
                         runs, [weights.get(run.name, 1.0) for run in runs],
                         round_size=c.round_size, total=total, seed=c.seed, scheduler=c.scheduler,
                         deadline=None if time_limit is None else self.start + time_limit,
@@ -311,8 +310,7 @@ class _Session:
                     self._remember(folder / MODEL)
                     threads = c.threads or self.machine.num_cores
                     return {
-                        run.name: _conclude(run, folder, threads, self.start, reason)
-                        for run in runs
+                        run.name: _conclude(run, runs, folder, threads, self.start) for run in runs
                     }
                 except DefaultScheduleError:
                     raise
@@ -379,16 +377,15 @@ class _Session:
         )
 
 
-def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: str) -> TuneResult:
-    """Compare the winner with the default once more, write its trace, and sum up."""
-    default = run.outcomes.get(run.default.key)
-    default_seconds = default.median if default is not None and default.ok else None
-    unscheduled: float | None = None
-    winner: tuple[SearchCandidate, float] | None = run.best
-    if isinstance(run.runner, Compares) and reason != "interrupted":
-        with calling(run.runner):
-            unscheduled = run.runner.unscheduled().median
-        winner, default_seconds = final_comparison(run, run.runner, default_seconds)
+def _conclude(
+    run: TaskRun, runs: Sequence[TaskRun], folder: Path, threads: int, start: float
+) -> TuneResult:
+    """Compare the winner with the default once more, write its trace, and sum up.
+
+    Nothing is compared once one of all `runs` was interrupted.
+    """
+    interrupted = any(each.finished == INTERRUPTED for each in runs)
+    winner, default_seconds, unscheduled = compared(run, not interrupted)
     best: Best | None = None
     run.flush()
     if run.held:
@@ -414,6 +411,6 @@ def _conclude(run: TaskRun, folder: Path, threads: int, start: float, reason: st
         run.name, run.factory.target, run.seed, best, default_seconds, unscheduled,
         run.progress.trials, run.progress.failed, run.progress.failures,
         time.perf_counter() - start, run.phases.seconds, run.flops, threads,
-        run.factory.survival, run.finished or reason, tuple(run.progress.history),
+        run.factory.survival, run.finished, tuple(run.progress.history),
         tuple(run.notes), run.refusals,
     )  # fmt: skip

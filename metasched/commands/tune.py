@@ -27,6 +27,7 @@ from metasched.report.compare import LibraryTime, side_by_side
 from metasched.report.progress import progress
 from metasched.report.tables import tune_data, tune_text
 from metasched.runtime.devices import device_of
+from metasched.search.final import INTERRUPTED
 from metasched.search.observe import EventLog, PeerTimed
 from metasched.search.result import TuneResult
 from metasched.tune import EVENTS, require_timed_here, tune_tasks
@@ -79,12 +80,19 @@ def run(arguments: argparse.Namespace) -> int:
             plugins=run_plugins(arguments),
         )  # fmt: skip
     data, texts = [], []
+    interrupted = any(result.ended == INTERRUPTED for result in results)
     for program, result in zip(programs, results, strict=True):
-        peer = _peer(program, result, arguments)
+        peer = LibraryTime()
+        if not (interrupted or arguments.no_peer):
+            try:
+                peer = _peer(program, result, arguments)
+            except KeyboardInterrupt:
+                interrupted = True
+                print("NumPy was not timed: interrupted", file=sys.stderr)
         data.append(tune_data(result, program.shape, peer.seconds, peer.ratio))
         texts.append(tune_text(result, peer.seconds, peer.ratio))
     print(json.dumps(data if len(data) > 1 else data[0]) if arguments.json else "\n".join(texts))
-    if any(result.ended == "interrupted" for result in results):
+    if interrupted:
         return 130
     return 0 if all(r.best is not None and r.best.path is not None for r in results) else 1
 
@@ -118,8 +126,6 @@ def _tuned(
 
 def _peer(program: Program, result: TuneResult, arguments: argparse.Namespace) -> LibraryTime:
     """Time NumPy beside the winner, and write the time to the event log."""
-    if arguments.no_peer or result.ended == "interrupted":
-        return LibraryTime()
     peer = _numpy(program, None if result.best is None else result.best.path)
     if peer.seconds is not None:
         log = EventLog(Path(config.load(work_dir=arguments.work_dir).work_dir) / EVENTS)
@@ -133,6 +139,7 @@ def _numpy(program: Program, trace: Path | None) -> LibraryTime:
     cannot be timed."""
     if program.workload is None or program.shape is None:
         return LibraryTime()
+    print(f"{program.name}: NumPy is timed in turns with the fastest program", file=sys.stderr)
     side = side_by_side(program.workload, program.shape, ["numpy"], trace)["numpy"]
     if side.note:
         print(f"NumPy was not timed: {side.note}", file=sys.stderr)

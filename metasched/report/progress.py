@@ -15,6 +15,7 @@ from rich.table import Table
 from metasched.report.tables import duration, ending
 from metasched.search.observe import (
     Event,
+    FinalStep,
     ModelNews,
     PeerTimed,
     RoundDone,
@@ -70,6 +71,8 @@ class LiveProgress:
             row.best, row.trials, row.failed = event.best, event.trials, event.failed
         elif isinstance(event, TaskFinished):
             row.state = event.reason
+        elif isinstance(event, FinalStep):
+            row.state = f"final {event.step}/{event.steps}: {event.text}"
         self._live.update(self._table())
 
     def _table(self) -> Table:
@@ -115,7 +118,10 @@ class PlainProgress:
         elif isinstance(event, SpaceNews):
             self._say(f"{event.task}: {event.text}")
         elif isinstance(event, TaskFinished):
-            self._say(f"{event.task}: ended ({ending(event.reason)}) after {event.elapsed:.1f} s")
+            why = ending(event.reason)
+            self._say(f"{event.task}: the search ended after {event.elapsed:.1f} s: {why}")
+        elif isinstance(event, FinalStep):
+            self._say(f"{event.task}: final comparison {event.step}/{event.steps}: {event.text}")
 
     def _say(self, text: str) -> None:
         print(text, file=self.out, flush=True)

@@ -25,7 +25,8 @@ def duration(seconds: float) -> str:
 def ending(reason: str) -> str:
     """Why a search ended, in words."""
     words = {
-        "budget": "all are used", "time": "time is up", "exhausted": "no others are left",
+        "budget": "all trials are used", "time": "time is up",
+        "exhausted": "no other programs are left",
         "storage": "the database cannot be written",
         "runner": "the runner failed",
     }  # fmt: skip

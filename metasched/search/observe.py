@@ -77,7 +77,7 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A task ended: by budget, time, exhaustion or interruption."""
+    """The search of a task ended: by budget, time, exhaustion or interruption."""
 
     task: str
     reason: str
@@ -85,6 +85,16 @@ class TaskFinished:
     trials: int
     failed: int
     elapsed: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinalStep:
+    """The final comparison of a task, after its search, begins step `step` of at most `steps`."""
+
+    task: str
+    step: int
+    steps: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,8 @@ class SpaceNews:
 
 
 Event: TypeAlias = (
-    "TaskStarted | TrialDone | RoundDone | TaskFinished | PeerTimed | ModelNews | SpaceNews"
+    "TaskStarted | TrialDone | RoundDone | TaskFinished | FinalStep | PeerTimed | ModelNews"
+    " | SpaceNews"
 )
 Observer: TypeAlias = "Callable[[Event], None]"
 

@@ -19,14 +19,15 @@ def tune_all(
     deadline: float | None = None,
     seed: int = 0,
     scheduler: str = "gradient",
-) -> str:
+) -> None:
     """Run rounds until every task has ended, `total` trials are spent or the deadline passes.
 
     Args:
         deadline: a value of time.perf_counter().
         scheduler: name of the task scheduler.
 
-    Returns why the run ended: "budget", "time" or "interrupted" (Ctrl-C, with everything stored).
+    Each run knows then why it ended: "budget", "time", "interrupted" (Ctrl-C, with everything
+    stored) or a reason of its own.
     """
     chooser = GuardedScheduler(scheduler, Tasks(runs, weights, seed, round_size))
     before = sum(run.progress.trials for run in runs)
@@ -47,4 +48,3 @@ def tune_all(
         reason = "interrupted"
     for run in runs:
         run.finish(reason)
-    return reason

@@ -114,7 +114,20 @@ def test_tune_leaves_a_trace_file_a_database_and_a_log(tuned):
 
 def test_progress_goes_to_standard_error_in_plain_lines(tuned):
     assert "gmm: 4 trials, " in tuned.err and "round 1" in tuned.err
+    assert "final comparison 3/3: the fastest program is checked" in tuned.err
+    assert tuned.err.endswith("gmm: NumPy is timed in turns with the fastest program\n")
     assert "\x1b" not in tuned.err
+
+
+def test_ctrl_c_while_numpy_is_timed_keeps_the_result(cli, tuned, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("metasched.commands.tune.side_by_side", interrupted)
+    folder = tuned.copy(tmp_path / "again")
+    ran = cli("tune", "gmm", "--shape", SHAPE, "--trials", 4, "--work-dir", folder, "--json")
+    assert ran.code == 130 and ran.err.endswith("NumPy was not timed: interrupted\n")
+    assert ran.json()["best"]["trace"] and ran.json()["numpy_seconds"] is None
 
 
 def test_a_second_run_measures_nothing_and_reports_all_figures(cli, tuned, tmp_path):
@@ -127,7 +140,8 @@ def test_a_second_run_measures_nothing_and_reports_all_figures(cli, tuned, tmp_p
     assert "4 known already" in ran.err
     for part in (
         "best ", "GFLOP/s", "of the measured FMA peak", "x default schedule",
-        "x unscheduled, serial", "search ", "trials    4, 0 failed; all are used", "trace     ",
+        "x unscheduled, serial", "search ", "trials    4, 0 failed; all trials are used",
+        "trace     ",
     ):  # fmt: skip
         assert part in ran.out
     events = (folder / "events.jsonl").read_text()

@@ -19,7 +19,7 @@ SHAPE = "1,16,16,16"
 
 def started(folder, trials: int) -> subprocess.Popen[str]:
     command = [
-        sys.executable, "-m", "metasched.cli", "tune", "gmm", "--shape", SHAPE, "--trials",
+        sys.executable, "-m", "metasched", "tune", "gmm", "--shape", SHAPE, "--trials",
         str(trials), "--work-dir", str(folder), "--no-peer", "--strategy", "random", "--json",
     ]  # fmt: skip
     return subprocess.Popen(
@@ -41,7 +41,7 @@ def test_ctrl_c_ends_cleanly_and_a_second_run_goes_on(tmp_path, cli, made_up):
     os.killpg(run.pid, signal.SIGINT)  # what a terminal does: the whole group is told
     out, err = run.communicate(timeout=30)
     assert run.returncode == 130, err
-    assert "Traceback" not in err and "ended (interrupted)" in err
+    assert "Traceback" not in err and "ended after" in err and ": interrupted\n" in err
     data = json.loads(out)
     assert data["ended"] == "interrupted" and data["trials"] >= 3
     assert data["best"]["seconds"] > 0 and os.path.exists(data["best"]["trace"])

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from metasched.report.progress import LiveProgress, PlainProgress, progress
 from metasched.report.tables import columns, duration
-from metasched.search.observe import PeerTimed, RoundDone, TaskFinished, TaskStarted, TrialDone
+from metasched.search.observe import (
+    FinalStep,
+    PeerTimed,
+    RoundDone,
+    TaskFinished,
+    TaskStarted,
+    TrialDone,
+)
 
 EVENTS = [
     TaskStarted("gmm", 2e9, 64, 3, 2, "aa"),
@@ -20,6 +27,7 @@ EVENTS = [
     RoundDone("gmm", 1, 5, 1, 0.02, 2.0, {"search": 1.0}),
     PeerTimed("gmm", "numpy", 0.01),
     TaskFinished("gmm", "budget", 0.02, 5, 1, 2.5),
+    FinalStep("gmm", 2, 4, "9 programs are timed in turns"),
 ]
 
 
@@ -42,19 +50,25 @@ def test_plain_lines():
     assert out.getvalue().splitlines() == [
         "gmm: 64 trials, 2 design spaces, 3 known already",
         "gmm: round 1, 5 trials, 1 failed, best 20 ms, 100.0 GFLOP/s (50 % of peak), 2.0 s",
-        "gmm: ended (all are used) after 2.5 s",
+        "gmm: the search ended after 2.5 s: all trials are used",
+        "gmm: final comparison 2/4: 9 programs are timed in turns",
     ]
 
 
 def test_the_table_of_a_terminal():
     told = LiveProgress(200.0, time_limit=1000.0)
-    for event in EVENTS:
+
+    def table():
+        out = io.StringIO()
+        Console(file=out, width=100).print(told._table())
+        return out.getvalue()
+
+    for event in EVENTS[:-1]:
         told(event)
-    out = io.StringIO()
-    Console(file=out, width=100).print(told._table())
-    text = out.getvalue()
     for part in ("gmm", "5/64", "4/1", "20 ms", "100.0", "50 %", "budget", "s left"):
-        assert part in text
+        assert part in table()
+    told(EVENTS[-1])
+    assert "final 2/4: 9 programs" in table()
 
 
 def test_a_pipe_gets_lines_and_a_terminal_the_table(monkeypatch):

@@ -35,9 +35,17 @@ from metasched.mutate.neighbours import neighbours
 from metasched.report.tables import tune_text
 from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
-from metasched.search.final import final_comparison
+from metasched.search.final import FinalComparison
 from metasched.search.guard import GuardedStrategy
-from metasched.search.observe import RoundDone, SpaceNews, TaskFinished, TaskStarted, TrialDone
+from metasched.search.observe import (
+    FinalStep,
+    RoundDone,
+    SpaceNews,
+    TaskFinished,
+    TaskStarted,
+    TrialDone,
+    silent,
+)
 from metasched.search.phases import Phases
 from metasched.search.population import CandidateFactory, Population
 from metasched.search.run import TaskRun
@@ -432,6 +440,33 @@ def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
     assert result.default_seconds >= result.best.seconds
 
 
+def test_ctrl_c_in_the_final_keeps_the_best_programs_of_the_search(tmp_path):
+    """The final of the first of two tasks is interrupted; the second has none."""
+
+    class Interrupted(ReplayRunner):
+        options = SimpleNamespace(sample_ms=5.0)
+        finals = 0
+
+        def unscheduled(self):
+            Interrupted.finals += 1
+            return Outcome(Status.OK, (7.0,))
+
+        def interleave(self, candidates, rounds, fresh):
+            raise KeyboardInterrupt
+
+        def verify(self, candidate):
+            raise AssertionError("nothing is checked after an interrupt")
+
+    results = tune_tasks(
+        {"one": matmul(8), "two": matmul(16)}, target=TARGET, trials=6, seed=0,
+        runner=lambda f, t: Interrupted(cost=made_up_seconds), work_dir=tmp_path,
+        strategy="random", prior=False,
+    )  # fmt: skip
+    assert Interrupted.finals == 1 and results["one"].unscheduled_seconds == 7.0
+    assert [r.ended for r in results.values()] == ["interrupted", "budget"]
+    assert all(r.trials == 6 and r.best.path.exists() for r in results.values())
+
+
 def test_the_final_times_close_programs_again_and_ships_a_right_one(monkeypatch):
     a, b, c, d, far, default = (
         SimpleNamespace(key=name, to_measure=partial(str, name))
@@ -440,7 +475,7 @@ def test_the_final_times_close_programs_again_and_ships_a_right_one(monkeypatch)
     ranking = [(a, 1.0), (b, 1.01), (c, 1.1), (d, 1.3), (far, 2.0), (default, 9.0)]
     run = SimpleNamespace(
         name="f", default=default, population=SimpleNamespace(measured=ranking),
-        best_seconds=1.0, progress=SimpleNamespace(trials=64),
+        best_seconds=1.0, progress=SimpleNamespace(trials=64), observer=silent,
     )  # fmt: skip
     timed = {"a": 1.2, "b": 1.0, "c": 1.1, "d": 1.3, "default": 8.0}
 
@@ -456,16 +491,16 @@ def test_the_final_times_close_programs_again_and_ships_a_right_one(monkeypatch)
             return Outcome(Status.WRONG_RESULT if candidate in self.wrong else Status.OK)
 
     with pytest.warns(UserWarning, match="f: a fast candidate was refused at last: wrong_result"):
-        assert final_comparison(run, Final(), 9.0) == ((c, 1.1), 8.0)
+        assert FinalComparison(run, Final()).winner(9.0) == ((c, 1.1), 8.0)
     monkeypatch.setattr(Final, "wrong", {"b", "c", "a", "d", "default"})
     with pytest.warns(UserWarning, match="refused"):
-        assert final_comparison(run, Final(), 9.0) == ((far, 2.0), 8.0)
+        assert FinalComparison(run, Final()).winner(9.0) == ((far, 2.0), 8.0)
     with pytest.warns(
         UserWarning, match="f: the winner was not timed again beside the default: no time"
     ):
         monkeypatch.setattr(Final, "wrong", set())
         monkeypatch.setattr(Final, "interleave", broken)
-        assert final_comparison(run, Final(), 9.0) == ((a, 1.0), 9.0)
+        assert FinalComparison(run, Final()).winner(9.0) == ((a, 1.0), 9.0)
 
 
 def test_the_final_corrects_a_best_time_that_was_far_too_low():
@@ -474,14 +509,14 @@ def test_the_final_corrects_a_best_time_that_was_far_too_low():
     measured = list(zip(programs, [0.3, 1.0, 1.1, 1.2, 3.0], strict=True))
     run = SimpleNamespace(
         name="f", default=programs[4], population=SimpleNamespace(measured=measured),
-        best_seconds=0.3, progress=SimpleNamespace(trials=64),
+        best_seconds=0.3, progress=SimpleNamespace(trials=64), observer=silent,
     )  # fmt: skip
     times = {"stray": 1.4, "p1": 1.1, "p2": 1.0, "p3": 1.2, "p4": 3.0}
     final = SimpleNamespace(
         options=SimpleNamespace(sample_ms=5.0), verify=lambda _: Outcome(Status.OK),
         interleave=lambda candidates, rounds, fresh: [(times[name],) for name in candidates],
     )  # fmt: skip
-    assert final_comparison(run, final, 3.0) == ((programs[2], 1.0), 3.0)
+    assert FinalComparison(run, final).winner(3.0) == ((programs[2], 1.0), 3.0)
 
 
 def test_preliminaries_time_twice_as_many_programs_as_the_final():
@@ -491,7 +526,7 @@ def test_preliminaries_time_twice_as_many_programs_as_the_final():
     run = SimpleNamespace(
         name="f", default=SimpleNamespace(key="default", to_measure=partial(str, "default")),
         population=SimpleNamespace(measured=[(p, 1 + n / 100) for n, p in enumerate(programs)]),
-        best_seconds=1.0, progress=SimpleNamespace(trials=64),
+        best_seconds=1.0, progress=SimpleNamespace(trials=64), observer=silent,
     )  # fmt: skip
     asked = []
 
@@ -505,22 +540,23 @@ def test_preliminaries_time_twice_as_many_programs_as_the_final():
     final = SimpleNamespace(
         options=SimpleNamespace(sample_ms=5.0), interleave=interleave, verify=lambda _: right
     )
-    assert final_comparison(run, final, 5.0) == ((programs[8], 0.9), 5.0)
+    assert FinalComparison(run, final).winner(5.0) == ((programs[8], 0.9), 5.0)
     assert asked == [
         (names, 3),
         (["p8", "p1", "p2", "p4", "p5", "p6", "p7", "p9", "default"], 8),
     ]
 
 
-def final_of_a_long_run(times):
+def final_of_a_long_run(times, heard):
     """A final after 200 trials; `times` are those of ten programs and the default in the process of
-    the search, then what differs in each further one. Returns the winner and who was timed."""
+    the search, then what differs in each further one. Returns the winner and who was timed, and
+    appends the steps of the final to `heard`."""
     programs = {n: SimpleNamespace(key=n, to_measure=partial(str, n)) for n in times[0]}
     default = programs["default"]
     some = [(p, 1.0) for p in programs.values() if p is not default]
     run = SimpleNamespace(
         name="f", default=default, population=SimpleNamespace(measured=some), best_seconds=1.0,
-        progress=SimpleNamespace(trials=200),
+        progress=SimpleNamespace(trials=200), observer=heard.append,
     )  # fmt: skip
     asked = []
 
@@ -536,7 +572,7 @@ def final_of_a_long_run(times):
     final = SimpleNamespace(
         options=SimpleNamespace(sample_ms=5.0), interleave=interleave, verify=lambda _: right
     )
-    (winner, seconds), default_seconds = final_comparison(run, final, 5.0)
+    (winner, seconds), default_seconds = FinalComparison(run, final).winner(5.0)
     assert default_seconds == 5.0
     return winner.key, round(seconds, 6), asked
 
@@ -547,16 +583,25 @@ TEN = {f"p{n}": 1 + n / 100 for n in range(10)} | {"default": 5.0}
 def test_a_long_run_times_the_leaders_in_further_processes():
     """The first is fastest by luck in the search's process; the last two take no part later."""
     slow = {"p0": 1.2, "p1": 1.3}
-    name, seconds, asked = final_of_a_long_run([TEN, {**slow, "p2": 0.9}, slow, {"p1": 0.1}])
+    heard = []
+    times = [TEN, {**slow, "p2": 0.9}, slow, {"p1": 0.1}]
+    name, seconds, asked = final_of_a_long_run(times, heard)
     assert (name, seconds) == ("p2", 1.02)
     first = [f"p{n}" for n in range(8)]
     assert asked == [[*first, "p8", "p9", "default"], first, first, first]
+    turns = "programs are timed in turns"
+    assert heard == [
+        FinalStep("f", 1, 6, f"11 {turns}"),
+        *(FinalStep("f", n + 1, 6, f"8 {turns} in new process {n} of 3") for n in (1, 2, 3)),
+        FinalStep("f", 5, 6, "the fastest program is checked on normally distributed data"),
+    ]
 
 
 def test_a_failed_further_process_is_warned_of_and_the_others_count():
     why = "f: the winner was not timed again in a further process: no memory"
     with pytest.warns(UserWarning, match=why):
-        assert final_of_a_long_run([TEN, "no memory", {"p0": 1.2}, {"p0": 1.2}])[:2] == ("p1", 1.01)
+        name, seconds, _ = final_of_a_long_run([TEN, "no memory", {"p0": 1.2}, {"p0": 1.2}], [])
+    assert (name, seconds) == ("p1", 1.01)
 
 
 def broken(*_, **__):
