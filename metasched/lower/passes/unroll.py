@@ -1,9 +1,9 @@
 """Unroll loops over register tiles, whatever unrolling the schedule asks for.
 
 A small temporary can live in registers only when every index into it is a constant: the loops that
-index it must be unrolled or vectorized. This pass unrolls them if the code stays short. If the scope
-of the temporary is not local, a loop around loops is copied at most 4 times: the inner loops keep
-the elements that they use in registers without copies.
+index it must be unrolled or vectorized. This pass unrolls them if the code stays short. If the
+scope of the temporary is not local, a loop around loops is copied at most 4 times: the inner loops
+keep the elements that they use in registers without copies.
 """
 
 from __future__ import annotations
