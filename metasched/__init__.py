@@ -134,6 +134,9 @@ _PUBLIC = {
     "replay": "metasched.database.replay",
 }
 
+# Functions that have the name of one of TVM's modules: `ms.runner.LocalRunner`.
+_MODULES_OF_TVM = {"builder", "cost_model", "mutator", "postproc", "runner", "task_scheduler"}
+
 _MODULES = {"te": "metasched.frontend.te", "workloads": "metasched.workloads"}
 
 __all__ = ["__version__", *_MODULES, *_PUBLIC]
@@ -143,11 +146,11 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module on first use."""
     place = _MODULES.get(name) or _PUBLIC.get(name)
     if place is None:
-        names = importlib.import_module("metasched.tvm_names")
-        words = names.hint(name, names.PACKAGE, () if name.startswith("_") else __all__)
-        raise AttributeError(f"module 'metasched' has no attribute {name!r}{words}")
+        raise _no_attribute("metasched", name, __all__)
     module = importlib.import_module(place)
     value = module if name in _MODULES else getattr(module, name)
+    if name in _MODULES_OF_TVM:
+        importlib.import_module("metasched.tvm_names").answer_below(name, value)
     globals()[name] = value
     return value
 
@@ -156,13 +159,31 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _no_attribute(module: str, name: str, known: list[str]) -> AttributeError:
+    """The error for an unknown attribute of a module, with what users of TVM write here instead."""
+    names = importlib.import_module("metasched.tvm_names")
+    if module != __name__ and name in __all__:
+        words = f"; it is metasched.{name}"
+    else:
+        words = names.hint(name, names.PACKAGE, () if name.startswith("_") else known)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{words}")
+
+
 class _Package(types.ModuleType):
     """`metasched.tune` and `metasched.lower` name the functions, also after the modules of those
-    names were imported."""
+    names were imported. Other modules answer an unknown attribute as the package does."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _PUBLIC or not isinstance(value, types.ModuleType):
-            super().__setattr__(name, value)
+        if isinstance(value, types.ModuleType):
+            if name in _PUBLIC:
+                return
+            there = vars(value)
+
+            def unknown(attribute: str) -> Any:
+                raise _no_attribute(there["__name__"], attribute, list(there))
+
+            there.setdefault("__getattr__", unknown)
+        super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -35,10 +35,10 @@ def cause(error: OSError | ValueError) -> str:
 
 
 @contextlib.contextmanager
-def apart(what: str) -> Iterator[None]:
+def apart(what: str, *, patient: bool = False) -> Iterator[None]:
     """Run user code in a `with` body: its output goes to standard error, and a warning names a call
-    that takes long."""
-    with called(what), printing_to_stderr():
+    that takes long, unless it is `patient`."""
+    with called(what, patient=patient), printing_to_stderr():
         yield
 
 

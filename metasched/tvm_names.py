@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,6 +82,25 @@ PACKAGE = {
     "register_func": "foreign functions are called by T.call_extern",
 }  # fmt: skip
 
+# Names in TVM's modules -> what to write; `ms.runner` and the others are functions here.
+BELOW = {
+    "runner": ("LocalRunner RPCRunner PyRunner EvaluatorConfig RPCConfig", PACKAGE["RPCRunner"]),
+    "builder": ("LocalBuilder PyBuilder", PACKAGE["LocalBuilder"]),
+    "cost_model": ("XGBModel RandomModel MLPModel PyCostModel CostModel", PACKAGE["CostModel"]),
+    "task_scheduler": ("GradientBased RoundRobin PyTaskScheduler", PACKAGE["TaskScheduler"]),
+    "postproc": (
+        "DisallowDynamicLoop DisallowAsyncStridedMemCopy RewriteCooperativeFetch RewriteLayout "
+        "RewriteParallelVectorizeUnroll RewriteReductionBlock RewriteTensorize "
+        "RewriteUnboundBlock VerifyGPUCode VerifyVTCMLimit PyPostproc",
+        PACKAGE["Postproc"],
+    ),
+    "mutator": (
+        "MutateComputeLocation MutateParallel MutateThreadBinding MutateTileSize MutateUnroll "
+        "PyMutator",
+        PACKAGE["Mutator"],
+    ),
+}
+
 KERNEL = {
     "time_evaluator": "time(*arguments) gives a Timing with samples, min, median and mean",
     "entry_name": "a kernel is called itself: kernel(a, b, c)",
@@ -139,6 +158,23 @@ SCHEDULE_WORDS = {
     "enable_check": "steps are always checked; check=True verifies the program after each step",
 }
 TRACE_WORDS = {"remove_postproc": "write without_postproc=True"}
+
+
+class Absent:
+    """Stands for a name of TVM: a call is refused with what to write instead."""
+
+    def __init__(self, name: str, words: str) -> None:
+        self.name, self.words = name, words
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise AttributeError(f"metasched has no {self.name}; {self.words}")
+
+
+def answer_below(name: str, function: object) -> None:
+    """Give a function that has the name of a module of TVM what answers the names in it."""
+    names, words = BELOW[name]
+    for each in names.split():
+        setattr(function, each, Absent(f"{name}.{each}", words))
 
 
 def answered(table: dict[str, str]) -> Callable[[F], F]:

@@ -241,8 +241,6 @@ class Syntax:
         if rng.random() < 0.4:
             low, size = self.expr(dtype, 1), self.extent(dtype, 1)
         step = IntImm(dtype, rng.randint(1, 3)) if rng.random() < 0.15 else None
-        if step is not None and rng.random() < 0.5 and not isinstance(size, IntImm):
-            step = next((v for v in self.vars if v.dtype is dtype), step)
         kind = rng.choice([s.ForKind.SERIAL] * 4 + list(s.ForKind))
         tag = "threadIdx.x" if kind is s.ForKind.THREAD_BINDING else None
         var = Var(self.name(), dtype)

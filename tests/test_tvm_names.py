@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 from pathlib import Path
@@ -43,6 +44,43 @@ def test_names_of_the_package(name, words):
     with pytest.raises(AttributeError, match=re.escape(words)) as caught:
         getattr(ms, name)
     assert f"module 'metasched' has no attribute {name!r}; " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("database", "JSONDatabase", "; ms.tune keeps a database in its work_dir; "),
+        ("database", "stor", "; did you mean store?"),
+        ("schedule", "BlockRV", "; it is metasched.BlockRV"),
+        ("cost", "_bases", ""),
+    ],
+)
+def test_names_of_modules_below_the_package(module, name, words):
+    importlib.import_module(f"metasched.{module}")
+    message = f"module 'metasched.{module}' has no attribute {name!r}{words}"
+    with pytest.raises(AttributeError, match=re.escape(message) + ("" if words else "$")):
+        getattr(getattr(ms, module), name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("runner", "LocalRunner", "(func, target) -> ms.LocalRunner(func, target)"),
+        ("builder", "LocalBuilder", "ms.LocalRunner(func, target), which builds too"),
+        ("cost_model", "XGBModel", "lightgbm, line, random"),
+        ("task_scheduler", "GradientBased", "@ms.task_scheduler(name)"),
+        ("postproc", "RewriteLayout", "@ms.postproc(name)"),
+        ("mutator", "MutateTileSize", "@ms.mutator(name)"),
+    ],
+)
+def test_names_in_modules_of_tvm_that_are_functions_here(module, name, words):
+    message = f"metasched has no {module}.{name}; "
+    with pytest.raises(AttributeError, match=re.escape(message) + ".*" + re.escape(words)):
+        getattr(getattr(ms, module), name)(timeout_sec=10)
+
+
+def test_every_function_with_the_name_of_a_module_of_tvm_answers():
+    assert set(tvm_names.BELOW) == ms._MODULES_OF_TVM
 
 
 def test_names_that_nobody_knows_get_no_advice():

@@ -31,6 +31,7 @@ from metasched.ir.expr import (
     logical_or,
     match_types,
 )
+from metasched.ir.operators import users_code
 from metasched.ir.visit import substitute, walk_exprs
 
 MapLike: TypeAlias = "IndexMap | Callable[..., Any]"
@@ -76,7 +77,9 @@ class IndexMap:
         names, by_name = _parameters(source, ndim)
         inputs = tuple(Var(name, index_dtype) for name in (*names, *by_name))
         named = dict(zip(by_name, inputs[len(names) :], strict=True))
-        result = source(*inputs[: len(names)], **named)
+        own = str(getattr(source, "__module__", "")).startswith("metasched.")
+        with users_code(hashes=not own):
+            result = source(*inputs[: len(names)], **named)
         items = list(result) if isinstance(result, (list, tuple)) else [result]
         outputs = tuple(as_expr(x, "int32") for x in items)
         count = len(outputs)

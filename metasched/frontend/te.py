@@ -36,6 +36,7 @@ from metasched.ir.expr import (
     logical_or,
 )
 from metasched.ir.func import PrimFunc
+from metasched.ir.operators import users_code
 from metasched.ir.stmt import IterVar, Stmt
 from metasched.ir.visit import substitute, substitute_buffers, walk_exprs
 from metasched.script.builder import lookup, max_value, min_value, pair, typed
@@ -122,7 +123,8 @@ def compute(
     extents = _extents(shape)
     names = varargs_names or _index_names(fcompute, len(extents), name)
     indices = tuple(Var(n, e.dtype) for n, e in zip(names, extents, strict=True))
-    value = fcompute(*indices)
+    with users_code():
+        value = fcompute(*indices)
     if isinstance(value, (bool, int, float)):
         value = typed(value)
     if not isinstance(value, (Expr, Reduction)):

@@ -11,12 +11,11 @@ Grammar (every node has a `dtype`):
         | Select(condition, a, b)           both sides may be evaluated
         | Let(var, value, body)
         | Ramp(base, stride, lanes) | Broadcast(value, lanes) | Shuffle(vectors, indices)
-        | Call(op, args)                    an operation; it and the vectors are in `ir.op`
-        | BufferLoad(buffer, indices)       in `ir.buffer`
+        | Call(op, args) | BufferLoad(buffer, indices)      in `ir.op`, as vectors; in `ir.buffer`
 
 Div and Mod truncate on integers as in C; FloorDiv and FloorMod are Python's // and %. Nodes are
-interned over weak references: a node built twice is one object, so `==` compares identities (`EQ`
-builds a comparison). Constants equal their numbers. Operators fold constants, classes do not.
+interned over weak references: a node built twice is one object. `==` compares identities, but for
+the user's code (`ir.operators`). Constants equal their numbers. Operators fold, classes do not.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from typing import Any, ClassVar, TypeAlias
 from metasched.errors import TypeMismatchError, brief
 from metasched.ir.dtype import BOOL, DType, promote
 from metasched.ir.dtype import wrap as wrap
-from metasched.ir.intern import Interned, Numeric, known, make
+from metasched.ir.intern import known, make
+from metasched.ir.operators import Numeric, Operators
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
 
 
-class Expr(Interned):
+class Expr(Operators):
     """Base of all expressions. `children` are the sub-expressions, `rebuild` replaces them."""
 
     __slots__ = ("_code", "_free", "_memo", "dtype")
@@ -77,8 +77,6 @@ class Expr(Interned):
     def __rfloordiv__(self, other: ExprLike) -> Expr: return floordiv(other, self)  # noqa: E704
     def __mod__(self, other: ExprLike) -> Expr: return floormod(self, other)  # noqa: E704
     def __rmod__(self, other: ExprLike) -> Expr: return floormod(other, self)  # noqa: E704
-    def __truediv__(self, other: ExprLike) -> Expr: return binary(Div, self, other)  # noqa: E704
-    def __rtruediv__(self, other: ExprLike) -> Expr: return binary(Div, other, self)  # noqa: E704
     def __neg__(self) -> Expr: return mul(self, -1.0) if self.dtype.is_float else sub(0, self)  # noqa: E704
     def __lt__(self, other: ExprLike) -> Expr: return compare(LT, self, other)  # noqa: E704
     def __le__(self, other: ExprLike) -> Expr: return compare(LE, self, other)  # noqa: E704
@@ -171,11 +169,11 @@ class BinaryOp(Expr):
             return found
         if a.dtype is not b.dtype:
             raise TypeMismatchError(f"{cls.__name__}: operands are {a.dtype} and {b.dtype}")
-        return make(cls, key, cls.result(a.dtype), (a, b))
-
-    @staticmethod
-    def result(dtype: DType) -> DType:
-        return dtype
+        if a.dtype.is_bool and issubclass(cls, Arithmetic) and cls not in (Min, Max):
+            what = f"{cls.__name__} of two bools; write T.int32(a) for a number, or &, | and ^"
+            raise TypeMismatchError(f"{what} between conditions")
+        dtype = BOOL.with_lanes(a.dtype.lanes) if issubclass(cls, Compare) else a.dtype
+        return make(cls, key, dtype, (a, b))
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -183,7 +181,7 @@ class BinaryOp(Expr):
 
 
 class Arithmetic(BinaryOp):
-    """Operators whose result has the operands' type."""
+    """Operators whose result has the operands' type: a number, for Min and Max a bool, too."""
 
     __slots__ = ()
 
@@ -192,10 +190,6 @@ class Compare(BinaryOp):
     """Comparisons; the result is bool with the operands' lanes."""
 
     __slots__ = ()
-
-    @staticmethod
-    def result(dtype: DType) -> DType:
-        return BOOL.with_lanes(dtype.lanes)
 
 
 class Logical(BinaryOp):
@@ -341,11 +335,14 @@ def as_expr(value: ExprLike, dtype: DType | str | None = None) -> Expr:
 
 
 def match_types(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
-    """Both operands in their common type; Python numbers take the other operand's type."""
-    if not isinstance(a, Expr):
-        a = as_expr(a, b.dtype if isinstance(b, Expr) else None)
+    """Both operands in their common type. A number takes the other's, if that keeps its kind."""
+    if not isinstance(a, Expr) and isinstance(b, Expr):
+        return match_types(b, a)[::-1]
+    a = a if isinstance(a, Expr) else as_expr(a)
     if not isinstance(b, Expr):
-        b = as_expr(b, a.dtype)
+        own = a.dtype.is_bool and not isinstance(b, bool)
+        own = own or (isinstance(b, float) and not a.dtype.is_float)
+        b = as_expr(b, None if own else a.dtype)
     if a.dtype is b.dtype:
         return a, b
     common = promote(a.dtype, b.dtype)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from numbers import Number
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 C = TypeVar("C")
@@ -45,23 +44,6 @@ class Interned:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
-
-
-class Numeric:
-    """Mixin of constants: equal to the Python number of their value, and to no other node.
-
-    Two nodes are equal only if they are one object. So the nodes of 1, True and 1.0, of 0.0 and
-    -0.0, and of one value in two types are different keys of a dictionary. The hash is by identity,
-    because a cache must not confuse the number 4 with a node 4.
-    """
-
-    __slots__ = ()
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Number) and bool(self.value == other))
-
-    __hash__ = object.__hash__
 
 
 _set = object.__setattr__

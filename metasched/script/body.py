@@ -41,7 +41,7 @@ from metasched.script.hints import STATEMENTS as HINTS
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
-from metasched.script.scalars import leaves
+from metasched.script.scalars import counted, leaves
 from metasched.script.sections import Section
 
 Item = Stmt | Scoped
@@ -103,8 +103,10 @@ class BodyReader(CallReader):
             with self.branch(runs and not leaves(node.body)):
                 inner = self.body(node.body, side_by_side=not ordered)
         for var, (low, size) in reversed(list(zip(variables, loops.ranges, strict=True))):
-            notes = loops.annotations
-            inner = For(var, low, size, loops.kind, inner, loops.thread, notes, loops.step)
+            notes, step = loops.annotations, loops.step
+            if step is not None and as_int(step) is None:
+                var, low, step, inner = counted(var, low, step, inner)
+            inner = For(var, low, size, loops.kind, inner, loops.thread, notes, step)
         for let in reversed(lets):
             inner = let.wrap(inner)
         return [inner]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from metasched.errors import ParseError
 from metasched.ir.buffer import BufferRegion
 from metasched.ir.expr import Expr
+from metasched.ir.operators import users_code
 from metasched.script.plain import ARITHMETIC, CODE, UNARY, Raised, Stored, describe
 from metasched.script.sections import Section
 
@@ -37,7 +38,8 @@ def called(fn: Any) -> str:
 def _run(what: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run the user's code; an exception becomes `Raised`, with the exception as its cause."""
     try:
-        return fn(*args, **kwargs)
+        with users_code():
+            return fn(*args, **kwargs)
     except Exception as error:
         text = str(error)
         if isinstance(error, ParseError):  # the error already shows its line
@@ -102,7 +104,12 @@ def _list(e: Evaluator, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> 
 
 def _dict(e: Evaluator, node: ast.DictComp) -> dict[Any, Any]:
     steps = _comprehension(e, node.generators)
-    return {e.value(node.key): e.value(node.value) for _ in steps}
+    pairs = [(e.value(node.key), e.value(node.value)) for _ in steps]
+    return e.guard(node, e.outside.keyed, dict, pairs)  # type: ignore[no-any-return]
+
+
+def _set(e: Evaluator, node: ast.AST, items: list[Any]) -> set[Any]:
+    return e.guard(node, e.outside.keyed, set, items)  # type: ignore[no-any-return]
 
 
 def _lambda(e: Evaluator, node: ast.Lambda) -> Callable[..., Any]:
@@ -123,7 +130,8 @@ def _lambda(e: Evaluator, node: ast.Lambda) -> Callable[..., Any]:
             raise TypeError(f"the lambda takes {', '.join(names) or 'no parameters'}")
         saved, e.scopes = e.scopes, around.new_child(bound)
         try:
-            return e.value(node.body)
+            with users_code(False):
+                return e.value(node.body)
         finally:
             e.scopes = saved
 
@@ -134,9 +142,9 @@ def _lambda(e: Evaluator, node: ast.Lambda) -> Callable[..., Any]:
 _RULES: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.ListComp: _list,
     ast.GeneratorExp: _list,
-    ast.SetComp: lambda e, n: set(_list(e, n)),
+    ast.SetComp: lambda e, n: _set(e, n, _list(e, n)),
     ast.DictComp: _dict,
-    ast.Set: lambda e, n: set(e.sequence(n.elts)),
+    ast.Set: lambda e, n: _set(e, n, e.sequence(n.elts)),
     ast.Lambda: _lambda,
 }
 
@@ -171,6 +179,9 @@ class UserCode(Stored):
 
     def truth(self, value: Any) -> bool:
         return bool(_run("bool(...)", bool, value))
+
+    def keyed(self, kind: Callable[..., Any], items: Sequence[Any]) -> Any:
+        return _run(f"a {kind.__name__}", kind, items)
 
     def unpacked(self, value: Any) -> Sequence[Any]:
         return _run("*", list, value)  # type: ignore[no-any-return]

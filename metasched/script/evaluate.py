@@ -20,23 +20,17 @@ import numpy as np
 
 from metasched.errors import MetaschedError, ParseError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
-from metasched.ir.describe import INFIX
 from metasched.ir.expr import (
     And,
-    Arithmetic,
-    BinaryOp,
-    Div,
     Expr,
     FloatImm,
     IntImm,
     Let,
     Mul,
     Not,
-    Or,
     Sub,
     Var,
     as_expr,
-    as_int,
 )
 from metasched.ir.op import OPS
 from metasched.script import builder
@@ -46,12 +40,12 @@ from metasched.script.diagnostics import Source
 from metasched.script.hints import EXPRESSIONS, index_hint, name_hint
 from metasched.script.indexing import Indexing, Slice
 from metasched.script.macro import Macro, expanding
+from metasched.script.operators import RefusedOperator, arithmetic, inverted, operation
 from metasched.script.plain import PYTHON, Raised, Stored, describe
 from metasched.script.sections import Section
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
 _NUMERIC = ("math", "numpy", "cmath")  # modules whose functions take numbers
-_LARGEST_POWER = 16
 _REFUSALS = (
     MetaschedError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
 )  # fmt: skip
@@ -115,6 +109,8 @@ class Evaluator(Indexing):
             if error.line is not None:
                 raise
             self.fail(node, str(error))
+        except RefusedOperator as error:
+            self.fail(node, error.message, error.hint)
         except Raised as error:
             raise self.source.error(node, str(error)) from error.__cause__
         except _REFUSALS as error:
@@ -223,43 +219,11 @@ class Evaluator(Indexing):
                 self.fail(node, f"an operand is an expression or a number, not {describe(side)}")
         kind = OPERATORS.get(type(op))
         if kind is not None:
-            return self._infix(node, kind, a, b)
+            return self.guard(node, arithmetic, kind, a, b)
         name = OPERATOR_CALLS.get(type(op))
         if name is None:
             self.fail(node, f"operator {type(op).__name__} has no meaning on expressions")
-        shifts = name in ("shift_left", "shift_right")
-        x, y = self.guard(node, builder.shifted if shifts else builder.pair, a, b)
-        if name == "pow" and not x.dtype.is_float:
-            return self._power(node, x, y)
-        bits, shift = x.dtype.bits, as_int(y)
-        if shifts and shift is not None and not 0 <= shift < bits:
-            self.fail(node, f"{x.dtype} is shifted by 0 to {bits - 1} bits, not by {shift}")
-        if x.dtype.is_bool and name in ("bitwise_and", "bitwise_or"):
-            return And(x, y) if name == "bitwise_and" else Or(x, y)
-        return self.guard(node, apply_op, name, (x, y))
-
-    def _infix(self, node: ast.AST, kind: type[BinaryOp], a: Any, b: Any) -> Expr:
-        found: Expr = self.guard(node, infix, kind, a, b)
-        operand = found.children[0].dtype
-        if kind is Div and operand.is_int:
-            self.fail(node, f"/ of {operand} is a fraction in Python and no {operand}",
-                      "write a // b to round down, T.truncdiv(a, b) to cut off, or "
-                      "T.float32(a) / b")  # fmt: skip
-        if issubclass(kind, Arithmetic) and operand.is_bool:
-            self.fail(node, f"{INFIX[kind][0]} of two bools", "write T.int32(a) for a number, or "
-                      "&, | and ^ between conditions")  # fmt: skip
-        return found
-
-    def _power(self, node: ast.AST, x: Expr, y: Expr) -> Expr:
-        """Build an integer to a constant power as products."""
-        times = as_int(y)
-        if times is None or not 0 <= times <= _LARGEST_POWER or x.dtype.is_bool:
-            self.fail(node, f"the power of an integer is a number from 0 to {_LARGEST_POWER}",
-                      "convert to floating point: T.float32(x) ** y")  # fmt: skip
-        result: Expr = as_expr(1, x.dtype) if times == 0 else x
-        for _ in range(times - 1):
-            result = Mul(result, x)
-        return result
+        return self.guard(node, operation, name, a, b)
 
     def boolean(self, node: ast.BoolOp) -> Any:
         self._one_truth(node, node.values)
@@ -292,9 +256,7 @@ class Evaluator(Indexing):
         if isinstance(node.op, ast.Not):
             return self.guard(node, Not, value)
         if isinstance(node.op, ast.Invert):
-            if value.dtype.is_bool:
-                return Not(value)
-            return self.guard(node, apply_op, "bitwise_not", (value,))
+            return self.guard(node, inverted, value)
         if not (value.dtype.is_int or value.dtype.is_float):
             self.fail(node, f"{value.dtype} has no sign", "write T.int32(x)")
         if isinstance(node.op, ast.UAdd):
@@ -346,13 +308,13 @@ class Evaluator(Indexing):
         return out
 
     def dictionary(self, node: ast.Dict) -> dict[Any, Any]:
-        out: dict[Any, Any] = {}
+        out: list[tuple[Any, Any]] = []
         for key, item in zip(node.keys, node.values, strict=True):
             if key is None:
-                out.update(self.guard(item, dict, self.value(item)))
+                out.extend(self.guard(item, dict, self.value(item)).items())
             else:
-                out[self.value(key)] = self.value(item)
-        return out
+                out.append((self.value(key), self.value(item)))
+        return self.guard(node, self.outside.keyed, dict, out)  # type: ignore[no-any-return]
 
     def formatted(self, node: ast.JoinedStr) -> str:
         out: list[str] = []
@@ -415,6 +377,8 @@ class Evaluator(Indexing):
                 return self.guard(node, functools.reduce, WORDS[name], args)
             if name == "abs":
                 return self.guard(node, apply_op, "abs", args)
+            if name == "sum" and not isinstance(args[0], Expr):
+                return self.guard(node, self.outside.own, fn, args, kwargs)
             if not all(isinstance(a, IntImm) for a in args) or name != "int":
                 self.fail(node, f"{name} takes Python values only",
                           "convert an expression with T.cast(value, dtype)")  # fmt: skip

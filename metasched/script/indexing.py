@@ -109,6 +109,8 @@ class Indexing(ABC):
             return low, self.guard(node, IntImm, high.dtype, count)
         if low.dtype is not high.dtype:
             return low, high
+        if stride is not None and width is None:  # rounds up for both signs of the step
+            return low, sub(as_expr(0, low.dtype), FloorDiv(sub(low, high), stride))
         if isinstance(low, IntImm) and low.value == 0:
             reach: Expr = high
         elif isinstance(high, Add) and _same(high.a, low):

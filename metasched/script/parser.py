@@ -20,6 +20,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, VOID, DType
 from metasched.ir.expr import Var
 from metasched.ir.func import LAYOUT_FREE, IRModule, Param, PrimFunc
+from metasched.ir.operators import users_code
 from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, frozen
 from metasched.script.body import BodyReader
 from metasched.script.buffers import renamed
@@ -145,7 +146,8 @@ def prim_func(
         source, node = source_of(fn)
         names = names_around(fn, sys._getframe(depth))
         parser = FunctionReader(source, names, NAMESPACES, UserCode())
-        return parser.function(node, private=private, s_tir=s_tir)
+        with users_code(False):
+            return parser.function(node, private=private, s_tir=s_tir)
 
     depth = 1 if func is None else 2
     return read if func is None else read(func)
@@ -232,7 +234,8 @@ def _definition(
         unknown = sorted(flags.keys() - {"private", "s_tir"})
         if unknown:
             raise source.error(node.decorator_list[0], f"T.prim_func has no option {unknown[0]!r}")
-        return FunctionReader(source, names, NAMESPACES, Stored()).function(node, **flags)
+        with users_code(False):
+            return FunctionReader(source, names, NAMESPACES, Stored()).function(node, **flags)
     _decorator(source, node, names, "ir_module")
     functions: dict[str, PrimFunc] = {}
     attrs: dict[str, Any] = {}

@@ -134,6 +134,10 @@ class Stored:
             raise ValueError(f"{describe(value)} is no condition")
         return bool(value)
 
+    def keyed(self, kind: Callable[..., Any], items: Sequence[Any]) -> Any:
+        """A dict or set of these items."""
+        return kind(items)
+
     def unpacked(self, value: Any) -> Sequence[Any]:
         """The elements of `*value`."""
         if not isinstance(value, (tuple, list, range)):

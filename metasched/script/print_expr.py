@@ -12,7 +12,6 @@ from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     Add,
-    Arithmetic,
     BinaryOp,
     Cast,
     Div,
@@ -221,10 +220,8 @@ class ExprPrinter:
 
 def _as_function(expr: Expr) -> bool:
     """Whether an operator must be printed as a call, because its sign has another meaning in
-    Python: / of integers, + of bools."""
-    if not isinstance(expr, Arithmetic):
-        return False
-    return expr.dtype.is_bool or (isinstance(expr, Div) and expr.dtype.is_int)
+    Python: / of integers."""
+    return isinstance(expr, Div) and expr.dtype.is_int
 
 
 def _number(expr: IntImm) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Expr, IntImm, Var
-from metasched.ir.stmt import Allocate, Block, BufferStore, Stmt, evolve
+from metasched.ir.expr import Add, Expr, IntImm, Mul, Var, as_expr, as_int
+from metasched.ir.stmt import Allocate, Block, BufferStore, LetStmt, Stmt, evolve
 from metasched.ir.visit import reads_memory, walk, walk_exprs
 from metasched.script.builder import MetaVar
 from metasched.script.names import Names
@@ -217,11 +217,15 @@ class ScalarReader(StoreReader):
         return [], found
 
     def settled(self, loops: Loops) -> tuple[Loops, list[Scoped]]:
-        """The loops, and lets for bounds that read variables, because Python reads bounds once."""
+        """The loops, and lets for bounds that read variables, because Python reads bounds once.
+
+        The same holds for memory that a loop with a run-time step reads, see `counted`.
+        """
         lets: list[Scoped] = []
+        counts = loops.step is not None and as_int(loops.step) is None
 
         def fixed(value: Expr) -> Expr:
-            if self.reads_scalar(value) is None:
+            if self.reads_scalar(value) is None and not (counts and reads_memory(value)):
                 return value
             let = self.let(ast.Pass(), "bound", value, None, None)
             lets.append(let)
@@ -261,6 +265,14 @@ class ScalarReader(StoreReader):
                 read[part.buffer] = None
         reads = _more(block.reads, read, own)
         return evolve(block, reads=reads, writes=_more(block.writes, written, own))
+
+
+def counted(var: Var, low: Expr, step: Expr, inner: Stmt) -> tuple[Var, Expr, None, Stmt]:
+    """Variable, start, step and body of a loop by `step`, which may be negative when it runs, as a
+    loop from zero by one."""
+    counter = Var(var.name, var.dtype)
+    value = Add(low, Mul(counter, step))
+    return counter, as_expr(0, var.dtype), None, LetStmt(var, value, inner)
 
 
 def leaves(nodes: Sequence[ast.stmt]) -> bool:

@@ -127,6 +127,8 @@ def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = No
     if name in _FLOATING and not found.dtype.is_float:
         raise TypeMismatchError(f"{name} takes floating-point numbers, not {found.dtype}; write "
                                 f"T.{name}(T.float32(x))")  # fmt: skip
+    if name == "abs" and found.dtype.is_bool:
+        raise TypeMismatchError("abs takes numbers, not bool; write T.int32(x)")
     return found
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import metasched as ms
 from metasched import te
+from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
 from metasched.ir.equal import assert_structural_equal
 from metasched.ir.interp import run
@@ -119,7 +120,17 @@ def test_words_of_scripts_and_windows():
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, np.convolve(x, np.ones(3), "same"))
     Z = te.compute((8,), lambda i: te.Select(te.any(i == 0, te.EQ(i, 7)), 1.0, X[i]), name="Z")
-    np.testing.assert_allclose(computes(te.create_prim_func([X, Z]), x), [*[*x[:7]], 1.0])
+    np.testing.assert_allclose(computes(te.create_prim_func([X, Z]), x), [1.0, *x[1:7], 1.0])
+
+
+def test_comparisons_and_bits_of_indices():
+    A = te.placeholder((4, 4), "float32", "A")
+    f = te.create_prim_func([A, te.compute(
+        (4, 4), lambda i, j: te.if_then_else(te.all(i == j, j != 2), A[i, j ^ 1], 0.0), name="B"
+    )])  # fmt: skip
+    a = numbers(4, 4)
+    eye = np.diag([1, 1, 0, 1])
+    np.testing.assert_array_equal(computes(f, a), np.where(eye, a[:, [1, 0, 3, 2]], 0))
 
 
 def test_a_computed_tensor_may_be_an_argument_on_the_way():
@@ -232,3 +243,10 @@ def test_a_called_tensor_gives_an_element_as_in_tvm():
         for value in (lambda i, j: X(j, i) * 2.0, lambda i, j: X[j, i] * 2.0)
     )
     ms.assert_structural_equal(called, indexed)
+
+
+def test_an_index_is_no_key_of_a_dictionary():
+    with pytest.raises(TypeError, match="it is no key of a dict, a set or a cached function"):
+        te.compute((4,), lambda i: {0: 1.0}.get(i, 2.0))
+    with pytest.raises(TypeError, match="it is no key of a dict, a set or a cached function"):
+        IndexMap.of(lambda i: (i in {0}, i))

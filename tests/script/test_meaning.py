@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import math
+import re
+from collections import defaultdict
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +14,12 @@ from as_python import agree
 
 from metasched.errors import ParseError
 from metasched.ir.equal import assert_structural_equal
-from metasched.ir.expr import Add, Div, FloatImm, Mul, Var
+from metasched.ir.expr import Add, Div, FloatImm, IntImm, Mul, Var
 from metasched.ir.func import PrimFunc
+from metasched.ir.interp import run
 from metasched.ir.stmt import Evaluate
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
 from metasched.script import parse, script
 from metasched.script import tir as T
 
@@ -113,10 +120,28 @@ def test_operators_mean_what_they_mean_in_numpy():
 @pytest.mark.parametrize(
     "loop",
     ["2, 2", "5, 5, 2", "5, 3", "5, 3, 2", "6, -3", "p, 2", "2, p, 3", "p - 9", "p, p - 2, 3",
-     "N[4], N[5]", "0", "N[3]"],
+     "N[4], N[5]", "0", "N[3]", "1, 7, M[5]", "M[5] - 2, p, M[4]", "p, 0, M[1]",
+     "7, M[4], -M[6] + 1", "p, 2, M[5]", "2, p, M[0]"],
 )  # fmt: skip
 def test_ranges(loop):
     agree(f"{HEAD}    for i in range({loop}):\n        M[i] = 99", *arguments())
+
+
+def test_a_step_that_is_known_at_run_time_only():
+    """The step may be negative, and the program may be scheduled."""
+    func = parse("""
+@T.prim_func
+def f(S: T.Buffer((1,), "int32"), A: T.Buffer((16,), "int32")):
+    for j in range(12, 3, S[0]):
+        A[j] = j
+""")
+    for step in (1, -1, -2, -9):
+        expected = np.zeros(16, np.int32)
+        expected[range(12, 3, step)] = range(12, 3, step)
+        for kernel in (build(func), build(Schedule(func))):
+            found = np.zeros(16, np.int32)
+            kernel(np.array([step], np.int32), found)
+            assert found.tolist() == expected.tolist()
 
 
 def test_the_right_operand_of_and_is_evaluated_lazily():
@@ -137,6 +162,7 @@ def test_the_right_operand_of_and_is_evaluated_lazily():
     ("M[0] = T.if_then_else(N[0], 1, 2)", "if_then_else needs a condition, not int32", ""),
     ("M[0] = F[0] + F[1]", "+ of two bools", "T.int32(a)"),
     ("F[0] = F[0] * F[1]", "* of two bools", "&, | and ^"),
+    ("M[0] = abs(F[0])", "abs takes numbers, not bool; write T.int32(x)", ""),
     ("M[0] = N[0] << 32", "int32 is shifted by 0 to 31 bits, not by 32", ""),
     ("M[0] = N[0] >> -1", "int32 is shifted by 0 to 31 bits, not by -1", ""),
     ("F[0] = N[0] is N[1]", "`is` tells Python objects apart", "write =="),
@@ -182,15 +208,124 @@ def test_functions_of_numpy_and_math_in_decorated_functions():
         A[0] = math.sqrt(4.0) + np.sqrt(2.0)
 
 
+CALLED = [
+    lambda n, a: 1 if n is a else T.if_then_else(n == 3, 5, 7),
+    lambda n, a: T.if_then_else(n != 3, 5, 7) + T.if_then_else(2 == n, 1, 0),
+    lambda n, a: T.if_then_else(T.int64(3) == T.int32(3), n, 0),
+    lambda n, a: T.if_then_else((n < 2) | ~(n == 5) & (n != a), n << 2, n >> 1),
+    lambda n, a: ((n & 6) | 1) ^ (~n % 5) + (2 << (n & 3)) + abs(n - 4) + n**2,
+    lambda n, a: T.int32(n * 2.5 + 0.75 * n) + T.int32(T.float32(n) / 2),
+]
+
+
+@pytest.mark.parametrize("function", CALLED)
+def test_operators_in_functions_that_a_script_calls(function):
+    """`n == 3` compares values in a function that the script calls, as in the script itself."""
+
+    @T.prim_func
+    def called(N: T.Buffer((8,), "int32"), M: T.Buffer((8,), "int32")):
+        for i in range(8):
+            M[i] = function(N[i], i)
+
+    numbers = np.arange(8, dtype=np.int32)
+    found = np.zeros(8, np.int32)
+    run(called, numbers, found)
+    words = {"if_then_else": lambda c, a, b: a if c else b, "int32": int, "int64": int,
+             "float32": float}  # fmt: skip
+    plain = FunctionType(function.__code__, {"T": SimpleNamespace(**words)})
+    assert found.tolist() == [plain(np.int32(n), i) for i, n in enumerate(numbers)]
+
+
+def test_conditions_count_as_numbers_in_functions_that_a_script_calls():
+    """As in the script itself; they were sums of bools, which no code was made for."""
+
+    def count(n, p):
+        return sum([n == 2, n > 1, p]) + (n > 3) * 10 - 1
+
+    @T.prim_func
+    def f(N: T.Buffer((8,), "int32"), M: T.Buffer((8,), "int32")):
+        for i in T.serial(8):
+            M[i] = count(N[i], i == 0)
+
+    n = np.arange(8, dtype=np.int32)
+    want = [count(int(x), i == 0) for i, x in enumerate(n)]
+    for call in (build(f), lambda *args: run(f, *args)):
+        found = np.zeros(8, np.int32)
+        call(n, found)
+        assert found.tolist() == want
+
+
+def test_sums_of_expressions():
+    @T.prim_func
+    def f(A: T.Buffer((4,), "float32"), B: T.Buffer((2,), "float32")):
+        B[0] = sum([A[k] for k in range(4)])
+        B[1] = sum([A[k] for k in range(4)], A[0])
+
+    found = np.zeros(2, np.float32)
+    run(f, np.arange(1, 5, dtype=np.float32), found)
+    assert found.tolist() == [10.0, 11.0]
+
+
+@pytest.mark.parametrize("function, message", [
+    (lambda n: 1 if n == 3 else 2, "EQ has no truth value"),
+    (lambda n: 1 if n in (2, 3) else 2, "EQ has no truth value"),
+    (lambda n: (n == 2) + (n > 1), "Add of two bools; write T.int32(a) for a number, or &"),
+    (lambda n: n / 2, "/ of int32 is a fraction in Python"),
+    (lambda n: n**n, "the power of an integer is a number from 0 to 16"),
+    (lambda n: n << 32, "int32 is shifted by 0 to 31 bits, not by 32"),
+    (lambda n: {0: 1}.get(n, 2), "the value of an expression is unknown while the program is"),
+    (lambda n: 1 if n in {2, 3} else 2, "it is no key of a dict, a set or a cached function"),
+    (lambda n: len({n, n + 0, n * 2}), "it is no key of a dict, a set or a cached function"),
+])  # fmt: skip
+def test_refused_operators_in_functions_that_a_script_calls(function, message):
+    with pytest.raises(ParseError, match=re.escape(message)):
+
+        @T.prim_func
+        def called(N: T.Buffer((8,), "int32")):
+            N[0] = function(N[1])
+
+
+@pytest.mark.parametrize("value", [
+    "table.get(i, 2)", "table.get(N[i], 2)", "len({i, 1})", "len({i: 1, 0: 2})", "len({**{i: 1}})",
+    "len({k for k in [i, 1]})", "len({k: 1 for k in [i, 1]})", "len(set([i, 1]))", "default[i, 0]",
+])  # fmt: skip
+def test_an_expression_is_no_key(value):
+    """A lookup would miss silently: an expression equals no number while the program is read."""
+    source = f"def f(N: T.Buffer((8,), 'int32')):\n    for i in range(8):\n        N[i] = {value}\n"
+    outside = {"T": T, "table": {0: 1}, "default": defaultdict(int)}
+    linecache.cache["<keys>"] = (len(source), None, source.splitlines(True), "<keys>")
+    exec(compile(source, "<keys>", "exec"), outside)
+    with pytest.raises(ParseError, match="it is no key of a dict, a set or a cached function"):
+        T.prim_func(outside["f"])
+    assert Var.__hash__ is IntImm.__hash__ is object.__hash__
+
+
+def test_constants_of_shapes_are_numbers_in_functions_that_a_script_calls():
+    def chosen(A):
+        n, m = A.shape
+        small = 1 if n < m or not n % 3 else 2
+        return {8: 5, 4: 6}[n] * 100 + (n in {8, 9}) * 10 + (small if n != m else 3) + max(n, m)
+
+    @T.prim_func
+    def f(A: T.Buffer((8, 4), "int32")):
+        A[0, 0] = chosen(A)
+
+    found = np.zeros((8, 4), np.int32)
+    run(f, found)
+    assert found[0, 0] == 520
+
+
 def test_index_of_an_index():
     with pytest.raises(ParseError, match=r"A has 2 dimensions, 1 given[^$]*not A\[i\]\[j\]"):
         parse('@T.prim_func\ndef f(A: T.Buffer((4, 4), "float32")):\n    A[1][2] = 1.0')
 
 
 def test_operators_that_differ_from_python_print_as_functions():
-    i, c = Var("i"), Var("c", "bool")
-    for node, text in ((Div(i, i), "T.truncdiv(i, i)"), (Add(c, c), "T.Add(c, c)"),
-                       (Add(Div(i, i), i), "T.truncdiv(i, i) + i")):  # fmt: skip
+    i = Var("i")
+    for node, text in (
+        (Div(i, i), "T.truncdiv(i, i)"),
+        (Add(Div(i, i), i), "T.truncdiv(i, i) + i"),
+    ):
         assert script(node) == text
-        func = PrimFunc((i, c), Evaluate(node))
+        func = PrimFunc((i,), Evaluate(node))
         assert_structural_equal(func, parse(script(func)))
