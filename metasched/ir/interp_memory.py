@@ -11,10 +11,11 @@ import numpy as np
 from metasched.errors import InterpretError
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import show_expr, show_region
-from metasched.ir.expr import Expr, Var
+from metasched.ir.expr import Add, Expr, Mul, Sub, Var
 from metasched.ir.interp_expr import Env, ExprCompiler
 from metasched.ir.interp_ops import storage, undefined
 from metasched.ir.stmt import MatchBufferRegion
+from metasched.ir.visit import free_vars
 
 Step = Callable[[Env], None]
 
@@ -43,7 +44,7 @@ def allocate(compiler: ExprCompiler, buffer: Buffer) -> Step:
 
 def bind_or_check(compiler: ExprCompiler, expr: Expr, what: str) -> Callable[[Env, int], None]:
     """The function that gives a new variable a value, or checks that a known expression equals
-    it."""
+    it. A sum, difference or product with one new variable is solved for the variable."""
     if isinstance(expr, Var) and expr not in compiler.slots:
         slot = compiler.slot(expr)
 
@@ -51,6 +52,10 @@ def bind_or_check(compiler: ExprCompiler, expr: Expr, what: str) -> Callable[[En
             env[slot] = value
 
         return bind
+    if isinstance(expr, (Add, Sub, Mul)):
+        for unknown, other in ((expr.a, expr.b), (expr.b, expr.a)):
+            if _new(compiler, unknown) and not _new(compiler, other):
+                return _solved(compiler, expr, unknown, other, what)
     known = compiler.expr(expr)
 
     def check(env: Env, value: int) -> None:
@@ -59,6 +64,30 @@ def bind_or_check(compiler: ExprCompiler, expr: Expr, what: str) -> Callable[[En
             raise InterpretError(f"{what} is {value}, declared as {show_expr(expr)} = {wanted}")
 
     return check
+
+
+def _new(compiler: ExprCompiler, expr: Expr) -> bool:
+    return any(v not in compiler.slots for v in free_vars(expr))
+
+
+def _solved(
+    compiler: ExprCompiler, expr: Add | Sub | Mul, unknown: Expr, other: Expr, what: str
+) -> Callable[[Env, int], None]:
+    """Give the one new variable of `unknown` the value for which `expr` is the given number."""
+    known, rest = compiler.expr(other), bind_or_check(compiler, unknown, what)
+
+    def solve(env: Env, value: int) -> None:
+        k = known(env)
+        if isinstance(expr, Mul):
+            if k == 0 or value % k:
+                raise InterpretError(f"{what} is {value}, declared as {show_expr(expr)}")
+            rest(env, value // k)
+        elif isinstance(expr, Add):
+            rest(env, value - k)
+        else:
+            rest(env, value + k if unknown is expr.a else k - value)
+
+    return solve
 
 
 def layout_binders(

@@ -52,6 +52,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.verify import verify
 from metasched.ir.visit import transform
+from metasched.runtime.build import build
 from metasched.script import parse
 
 i, j, k = Var("i"), Var("j"), Var("k")
@@ -405,6 +406,32 @@ def test_buffers_of_vectors():
     x = np.arange(8, dtype="float32").reshape(2, 4)
     run(f, x)
     assert x[1].tolist() == [4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("extent, n", [
+    ("n + 1", 6), ("1 + n", 6), ("n - 2", 9), ("20 - n", 13), ("3 * n", None), ("n * 7", 1),
+    ("(n + 1) * 7 - 7", 1), ("n + m", 4), ("n * m", None),
+])  # fmt: skip
+def test_an_extent_is_solved_for_its_new_variable(extent, n):
+    """Row pointers have one element more than the rows: `(n + 1,)` alone gives n."""
+    func = parse(f"""
+@T.prim_func
+def f(p: T.handle, q: T.handle):
+    n, m = T.int32(), T.int32()
+    P = T.match_buffer(p, ({extent},), "int32")
+    Q = T.match_buffer(q, (m,), "int32")
+    Q[0] = n
+""")
+    pointers, found = np.zeros(7, np.int32), np.zeros(3, np.int32)
+    if n is None:
+        with pytest.raises(InterpretError, match="extent 0 of P is 7, declared as"):
+            run(func, pointers, found)
+        return
+    run(func, pointers, found)
+    assert found[0] == n
+    compiled = np.zeros(3, np.int32)
+    build(func)(pointers, compiled)
+    assert compiled[0] == n
 
 
 def test_symbolic_extents_come_from_the_arrays():

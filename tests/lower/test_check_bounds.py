@@ -83,6 +83,25 @@ def test_stores_and_loads_in_indices_are_named(store: str, said: str):
         kernel(store)(a, p, np.zeros((8, 6), "float32"))
 
 
+@pytest.mark.parametrize(
+    "condition", ["P[i] >= 0 and V[P[i]] > 5", "not (P[i] < 0 or V[P[i]] <= 5)"]
+)
+def test_the_right_side_of_a_condition_is_checked_where_it_is_evaluated(condition: str):
+    text = f"""
+@T.prim_func
+def f(P: T.Buffer((4,), "int32"), V: T.Buffer((4,), "int32"), K: T.Buffer((4,), "bool")):
+    for i in range(4):
+        K[i] = {condition}
+"""
+    made = ms.build(parse(text), check_bounds=True)
+    p, v, k = np.array([3, -1, 0, 2], "int32"), np.array([4, 5, 6, 7], "int32"), np.zeros(4, bool)
+    made(p, v, k)
+    assert k.tolist() == [True, False, False, True]
+    p[1] = 4
+    with pytest.raises(KernelError, match=r"loads V\[P\[i\]\], .*: the indices are \[4\]"):
+        made(p, v, k)
+
+
 LOOPS = """
 @T.prim_func
 def f(P: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
@@ -192,3 +211,21 @@ def test_scheduled_programs_stay_inside(name: str, shape: tuple[int, ...]):
     assert isinstance(func, PrimFunc)
     for got, expected in zip(args, want, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("index", ["P[vi] * 65536", "T.if_then_else(vi >= 0, P[vi] * n, 0)"])
+def test_an_index_beyond_32_bits_is_outside(index: str):
+    """The address is calculated in 64 bits; in 32 bits, 65536 * 65536 is 0 and looks inside."""
+    func = parse(
+        "@T.prim_func\n"
+        "def f(A: T.Buffer((4,), 'int32'), P: T.Buffer((4,), 'int32'), n: T.int32):\n"
+        "    for i in range(4):\n"
+        "        with T.block('b'):\n"
+        "            vi = T.axis.spatial(4, i)\n"
+        f"            A[vi] = A[{index}]\n"
+    )
+    found = ms.build(func, check_bounds=True)
+    with pytest.raises(
+        KernelError, match=r"outside A of shape \(4\): the indices are \[4294967296"
+    ):
+        found(np.zeros(4, "int32"), np.full(4, 65536, "int32"), 65536)

@@ -7,8 +7,10 @@ from oracle import check_numbers
 
 import metasched as ms
 from metasched.errors import TargetError
+from metasched.ir.dtype import INT32, INT64
+from metasched.ir.expr import Compare
 from metasched.ir.stmt import Allocate
-from metasched.ir.visit import walk_stmts
+from metasched.ir.visit import walk_exprs, walk_stmts
 from metasched.lower.pipeline import apply_passes, lower
 from metasched.lower.table import PIPELINES, Pipeline
 from metasched.target import Target
@@ -78,3 +80,35 @@ def f(A: T.Buffer((6, 5), "int32"), C: T.Buffer((6, 5), "int32")):
     check_numbers(func, ms.Schedule(func).mod, compiled=True)
     (made,) = [s.buffer for s in walk_stmts(lower(func, CPU).body) if isinstance(s, Allocate)]
     assert made.shape[0] == size
+
+
+@pytest.mark.parametrize(
+    ("header", "extent", "value", "dtype"),
+    [
+        ("n = T.int32()", "n", "A[v] + 1", INT64),
+        ("n = N", "n", "A[v] + 1", INT64),
+        ("n = 2147483647", "L[0]", "A[v] + 1", INT64),
+        ("n = 8", "n", "T.if_then_else(A[v] * 3 < N + N, 1, 0)", INT32),
+    ],
+    ids=["shape symbol", "scalar parameter", "extent from memory", "values only"],
+)
+def test_indices_are_compared_in_64_bits(header, extent, value, dtype):
+    """The guard of a split by 100, `i_0 * 100 + i_1 < 2**31 - 1`, would wrap around in 32 bits."""
+    func = ms.parse(f"""
+@T.prim_func
+def f(a: T.handle, b: T.handle, L: T.Buffer((1,), "int32"), N: T.int32):
+    {header}
+    A = T.match_buffer(a, (n,), "int32")
+    B = T.match_buffer(b, (n,), "int32")
+    for i in range({extent}):
+        with T.block("B"):
+            v = T.axis.spatial({extent}, i)
+            B[v] = {value}
+""")
+    sch = ms.Schedule(func)
+    if dtype is INT64:
+        sch.split(sch.get_loops("B")[0], [None, 100])
+    flat = dict(apply_passes(sch.mod["main"], CPU))["flatten"]
+    exprs = [e for s in walk_stmts(flat.body) for e in s.exprs]
+    compared = [n.a.dtype for e in exprs for n in walk_exprs(e) if isinstance(n, Compare)]
+    assert compared == [dtype]

@@ -99,3 +99,33 @@ def test_zeros_keep_their_signs_and_nan_goes_on():
     assert call(build(text), a, out) == 0
     assert np.signbit(out[0, :48]).all()
     assert np.isnan(out[1, 20:48]).all() and not np.isnan(out[1, :20]).any()
+
+
+DECAY = "B[vi, vj + 1] = B[vi, vj] * T.{dtype}({factor}) + A[vi, vj]"
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    n=st.integers(1, 150),
+    power=st.integers(0, 6),
+    dtype=st.sampled_from(["float32", "float64"]),
+    factor=st.floats(1 / 64, 1),
+)
+def test_decaying_sums_of_every_length_and_width(n, power, dtype, factor):
+    text = _rows(
+        DECAY.replace("{factor}", str(factor)).replace("{dtype}", dtype), n, 1 << power, dtype
+    )
+    a, b = integers((3, n), dtype), integers((3, n + 1), dtype, seed=1)
+    want = b.astype("float64")
+    for j in range(n):
+        want[:, j + 1] = want[:, j] * a.dtype.type(factor) + a[:, j]
+    call(build(text), a, b)
+    scale = np.abs(want).max() + n
+    np.testing.assert_allclose(b, want, rtol=0, atol=scale * 64 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("factor", [1.25, 0.001, 0.0, -0.5])
+def test_powers_that_overflow_or_vanish_are_not_computed_in_lanes(factor):
+    decay = DECAY.replace("{dtype}", "float32")
+    assert _in_lanes(_rows(decay.replace("{factor}", "0.25"), 64, 8))
+    assert not _in_lanes(_rows(decay.replace("{factor}", str(factor)), 64, 8))

@@ -1,9 +1,9 @@
 """Assertions before every access; `build(check_bounds=True)` finds accesses outside a buffer.
 
 An assertion stands right before the statement that loads or stores. A load in one side of
-`if_then_else` is checked only if that side is chosen. An index that is itself loaded is checked
-before its use. Addresses that a program passes on are not followed, and masked lanes are not
-checked.
+`if_then_else`, or in the right side of `and` and `or`, is checked only if that side is evaluated.
+An index that is itself loaded is checked before its use. Addresses that a program passes on are not
+followed, and masked lanes are not checked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from metasched.ir.expr import (
     GE,
     LT,
     TRUE,
+    And,
+    Arithmetic,
     Expr,
     IntImm,
     Let,
+    Logical,
+    Select,
     as_expr,
+    binary,
     compare,
     logical_and,
     logical_not,
@@ -68,10 +73,13 @@ def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
     if isinstance(expr, Call) and expr.op.name == "if_then_else":
         chosen, then, orelse = expr.args
         yield from _loads(chosen, place)
-        for side, taken in ((then, chosen), (orelse, logical_not(chosen))):
-            for claim in _loads(side, place):
-                condition = call("if_then_else", taken, claim.condition, TRUE)
-                yield AssertStmt(condition, claim.message, claim.values)
+        yield from _loads_where(chosen, then, place)
+        yield from _loads_where(logical_not(chosen), orelse, place)
+        return
+    if isinstance(expr, Logical) and expr.dtype.lanes == 1:
+        yield from _loads(expr.a, place)
+        evaluated = expr.a if isinstance(expr, And) else logical_not(expr.a)
+        yield from _loads_where(evaluated, expr.b, place)
         return
     if isinstance(expr, Call) and expr.op.name == "address_of":
         return
@@ -87,6 +95,13 @@ def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
         yield _claim(place, "loads", expr.buffer, expr.indices)
 
 
+def _loads_where(evaluated: Expr, expr: Expr, place: str) -> Iterator[AssertStmt]:
+    """The conditions for the loads of an expression that is evaluated under a condition."""
+    for claim in _loads(expr, place):
+        condition = call("if_then_else", evaluated, claim.condition, TRUE)
+        yield AssertStmt(condition, claim.message, claim.values)
+
+
 def _claim(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> AssertStmt:
     """Assert that indices lie in a buffer, and record the values for the message: see
     `Signature.failure`."""
@@ -100,8 +115,7 @@ def _claim(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> 
     extents = () if known else buffer.shape
     counts = map(as_expr, (lanes, len(indices), len(extents)))
     values = (*counts, *map(_first_lane, indices), *extents)
-    numbers = tuple(value.astype("int64") for value in values)
-    return AssertStmt(inside, f"{text} of shape ({shape})", numbers)
+    return AssertStmt(inside, f"{text} of shape ({shape})", tuple(map(_wide, values)))
 
 
 def _first_lane(index: Expr) -> Expr:
@@ -126,12 +140,27 @@ def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
             end = (
                 index.base + (index.lanes - 1) * index.stride if isinstance(index, Ramp) else index
             )
-            reach = reach * extent.astype("int64") + end.astype("int64")
-            size = size * extent.astype("int64")
+            reach = reach * _wide(extent) + _wide(end)
+            size = size * _wide(extent)
         found = logical_and(found, _between(reach, size))
     return found
 
 
 def _between(index: Expr, extent: Expr) -> Expr:
-    zero = compare(GE, index, as_expr(0, index.dtype))
-    return logical_and(zero, compare(LT, index, extent.astype(index.dtype)))
+    value = _wide(index)
+    zero = compare(GE, value, as_expr(0, value.dtype))
+    return logical_and(zero, compare(LT, value, _wide(extent)))
+
+
+def _wide(index: Expr) -> Expr:
+    """An index as the address has it: `flatten` calculates it in 64 bits, so it does not wrap."""
+    if index.dtype not in ("int32", "int64"):
+        return index.astype("int64")
+    if isinstance(index, Arithmetic):
+        return binary(type(index), _wide(index.a), _wide(index.b))
+    if isinstance(index, Select):
+        return Select(index.condition, _wide(index.a), _wide(index.b))
+    if isinstance(index, Call) and index.op.name == "if_then_else":
+        condition, a, b = index.args
+        return call("if_then_else", condition, _wide(a), _wide(b))
+    return index.astype("int64")

@@ -54,10 +54,14 @@ class _Flatten:
 
     def __init__(self, func: PrimFunc, symbols: Mapping[Var, Var]) -> None:
         self.wide: dict[Var, Var] = dict(symbols)
+        sizes = [e for buffer in func.buffers for e in (*buffer.shape, *buffer.strides)]
         for stmt in walk_stmts(func.body):
-            if isinstance(stmt, For) and stmt.var.dtype is not INT64:
-                self.wide[stmt.var] = Var(stmt.var.name, INT64, stmt.var.serial)
-        self.index_vars = set(self.wide.values())
+            if isinstance(stmt, For):
+                sizes.append(stmt.extent)
+                if stmt.var.dtype is not INT64:
+                    self.wide[stmt.var] = Var(stmt.var.name, INT64, stmt.var.serial)
+        self.index_vars = {v for size in sizes for v in walk_exprs(size) if isinstance(v, Var)}
+        self.index_vars.update(self.wide.values())
         self.values: dict[Expr, Expr] = {}
         self.indices: dict[Expr, Expr] = {}
         self.flat: dict[Buffer, Buffer] = {}
@@ -170,17 +174,28 @@ class _Flatten:
         if isinstance(expr, BufferLoad):
             where = self.flat_index(expr.buffer, expr.indices)
             return BufferLoad(self.buffer(expr.buffer), (where,), expr.predicate)
-        if (
-            isinstance(expr, ir.Compare)
-            and expr.a.dtype == "int32"
-            and self._is_index(expr.a)
-            and self._is_index(expr.b)
-        ):
-            return ir.compare(type(expr), self.index(expr.a), self.index(expr.b))
+        if isinstance(expr, ir.Compare) and expr.a.dtype == "int32":
+            return self._compare(type(expr), expr.a, expr.b)
         return None
 
+    def _compare(self, kind: type[ir.Compare], a: Expr, b: Expr) -> Expr | None:
+        """A comparison of 64-bit numbers, if index arithmetic is compared; a guard that a split
+        writes, `i_0 * 100 + i_1 < n`, may reach beyond the type of n."""
+        indices = [self._is_index(side) for side in (a, b)]
+        if not all(indices) and not any(
+            isinstance(side, Arithmetic) and index
+            for side, index in zip((a, b), indices, strict=True)
+        ):
+            return None
+        wide = (
+            self.index(side) if index else cast(INT64, side)
+            for side, index in zip((a, b), indices, strict=True)
+        )
+        return ir.compare(kind, *wide)
+
     def _is_index(self, expr: Expr) -> bool:
-        """Whether an expression consists of loop variables, shape symbols and constants only."""
+        """Whether an expression consists of loop variables, sizes and constants only. A size is a
+        variable of an extent or a stride."""
         return all(
             isinstance(n, (IntImm, Arithmetic))
             or (isinstance(n, Cast) and n.value in self.index_vars)

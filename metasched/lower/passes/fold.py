@@ -20,7 +20,7 @@ operation, and the last vector is masked:
     if n > 0:
         vector l < w: A[l] = 0
         for c in range(n // w): vector l < w: A[l] = A[l] + f(c * w + l)
-        vector l < w: if l < n - n // w * w: A[l] = A[l] + f(n // w * w + l)
+        vector l < w: A[l] = A[l] + (f(n // w * w + l) if l < n - n // w * w else 0)
         for l in range(w): S[i] = S[i] + A[l]
 
 For a difference S[i] - f(k), the values f(k) are added up and their sum is subtracted from S[i].
@@ -60,6 +60,7 @@ from metasched.ir.expr import (
     compare,
 )
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import call
 from metasched.ir.stmt import (
     Allocate,
     AttrStmt,
@@ -193,7 +194,8 @@ def _loop(stmt: Stmt, known: Mapping[Var, Range], free: tuple[str, ...]) -> Stmt
     if found is None:
         return None
     targets, inner, width = found
-    added = added_operands(targets, loop.var, known)
+    results = {var: Range(as_expr(0, var.dtype), as_expr(n, var.dtype)) for var, n in inner.items()}
+    added = added_operands(targets, loop.var, {**known, **results})
     while extent is not None and width > extent:
         width //= 2
     alone = len(targets) == 1  # a loop of exactly one vector is left to code generation
@@ -284,9 +286,7 @@ class _Lanes:
         at = (self._position() + lane,)
         fill: list[Stmt] = []
         for buffer, target in zip(partial, self.targets, strict=True):
-            identity = identity_of(target.value)
-            assert identity is not None
-            fill.append(BufferStore(buffer, identity, at))
+            fill.append(BufferStore(buffer, _identity(target), at))
         rest = (lane, compare(LT, lane, extent - start))
         steps = [
             self._each(_for(lane, width, seq(fill), ForKind.VECTORIZED)),
@@ -327,19 +327,19 @@ class _Lanes:
 
         Args:
             first: the lanes get the values; there are no partial results yet.
-            mask: a lane variable, and the condition under which the lane gets a value.
+            mask: a lane variable, and the condition without which the lane keeps its value.
         """
         lane = Var("lane", INT64) if mask is None else mask[0]
         at = (self._position() + lane,)
         stores: list[Stmt] = []
         for buffer, target, added in zip(partial, self.targets, self.added, strict=True):
             value = substitute(added, {self.loop.var: lane + start})
+            if mask is not None:  # (a masked store would keep the lanes out of registers)
+                value = call("if_then_else", mask[1], value, _identity(target))
             if not first:
                 value = _combining(target)(BufferLoad(buffer, at), value)
             stores.append(BufferStore(buffer, value, at))
-        body = seq(stores)
-        body = body if mask is None else IfThenElse(mask[1], body)
-        return self._each(_for(lane, count, body, ForKind.VECTORIZED))
+        return self._each(_for(lane, count, seq(stores), ForKind.VECTORIZED))
 
     def _updates(self, partial: list[Buffer]) -> list[Stmt]:
         """Combine the lanes into the results."""
@@ -352,6 +352,12 @@ class _Lanes:
             update = AttrStmt(None, FOLD, IntImm("int32", 1), store)
             found.append(self._each(_for(last, self.width, update)))
         return found
+
+
+def _identity(target: BufferStore) -> Expr:
+    identity = identity_of(target.value)
+    assert identity is not None
+    return identity
 
 
 def _combining(target: BufferStore) -> type[BinaryOp]:

@@ -6,11 +6,15 @@ from metasched.ir.expr import EQ, TRUE, Expr, compare, logical_and
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, IfThenElse, Stmt, evolve, seq
 from metasched.ir.visit import map_body, transform
+from metasched.lower.passes.nonempty import assert_lengths
 
 
 def lower_init(func: PrimFunc) -> PrimFunc:
-    """init: I; body: S  ->  body: (if all reduce iterators are minimal: I); S."""
-    return map_body(func, lambda body: transform(body, _block))
+    """init: I; body: S  ->  body: (if all reduce iterators are minimal: I); S.
+
+    Assertions at the start say that they are minimal once for each result.
+    """
+    return map_body(assert_lengths(func), lambda body: transform(body, _block))
 
 
 def _block(stmt: Stmt) -> Stmt | None:

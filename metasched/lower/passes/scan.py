@@ -16,7 +16,7 @@ a schedule puts on the block, permits another order of the sums.
 from __future__ import annotations
 
 from metasched.analysis.block import SCAN
-from metasched.analysis.scan import match_scan
+from metasched.analysis.scan import match_scan, one_store
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.func import PrimFunc
@@ -39,8 +39,8 @@ def noted_scan(loop: For) -> tuple[BufferStore, tuple[For, ...], int] | None:
         elif stmt.key == SCAN:
             width = as_int(stmt.value) or 0
         stmt = stmt.body
-    plain = isinstance(stmt, BufferStore) and len(stmt.indices) == 1
-    return (stmt, tuple(inner), width) if width and plain else None  # type: ignore[return-value]
+    store = one_store(stmt) if width else None
+    return (store, tuple(inner), width) if store and len(store.indices) == 1 else None
 
 
 def _loop(stmt: Stmt) -> Stmt | None:
@@ -53,7 +53,7 @@ def _loop(stmt: Stmt) -> Stmt | None:
     scan = match_scan(store, stmt.var, extent)
     if scan is None:
         return None
-    rest = evolve(store, value=scan.kind(scan.before, scan.added))
+    rest = evolve(store, value=scan.step)
     if inner:
         return None if scan.restarts is None else _first_apart(stmt, store, rest)
     return _in_chunks(stmt, store, rest, width, extent) if width > 1 else None
@@ -63,7 +63,7 @@ def _first_apart(loop: For, store: BufferStore, rest: BufferStore) -> Stmt:
     """Split off the first step of a loop, so that the other steps need no test."""
 
     def step(store: BufferStore, at: Expr) -> Stmt:
-        body = transform(loop.body, lambda s: store if isinstance(s, BufferStore) else None)
+        body = transform(loop.body, lambda s: None if one_store(s) is None else store)
         return fresh_copy(substitute(body, {loop.var: at}))
 
     var = Var(loop.var.name, INT64)

@@ -1,0 +1,211 @@
+"""Assertions that the reductions of a kernel have an iteration for each result."""
+
+import numpy as np
+import pytest
+
+import metasched as ms
+from metasched.errors import KernelError
+from metasched.ir.describe import show_expr
+from metasched.ir.interp import run
+from metasched.ir.stmt import AssertStmt
+from metasched.ir.visit import walk_stmts
+from metasched.lower.passes.nonempty import assert_lengths
+from metasched.script import tir as T
+
+
+@T.prim_func
+def product(a: T.handle, b: T.handle, c: T.handle):
+    m, n, k = T.int32(), T.int32(), T.int32()
+    A = T.match_buffer(a, (m, k), "float32")
+    B = T.match_buffer(b, (k, n), "float32")
+    C = T.match_buffer(c, (m, n), "float32")
+    for i, j, p in T.grid(m, n, k):
+        with T.block("C"):
+            vi, vj, vp = T.axis.remap("SSR", [i, j, p])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] += A[vi, vp] * B[vp, vj]
+
+
+@T.prim_func
+def squares(a: T.handle, c: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n, n), "float32")
+    C = T.match_buffer(c, (n,), "float32")
+    for i, p in T.grid(n, n):
+        with T.block("C"):
+            vi, vp = T.axis.remap("SR", [i, p])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] += A[vi, vp] * A[vi, vp]
+
+
+@T.prim_func
+def inner(a: T.handle, c: T.Buffer((3,), "float32")):
+    n = T.int32()
+    A = T.match_buffer(a, (3, n), "float32")
+    for i, p in T.grid(3, n - 2):
+        with T.block("C"):
+            vi, vp = T.axis.remap("SR", [i, p])
+            with T.init():
+                c[vi] = T.float32(0)
+            c[vi] += A[vi, vp + 1]
+
+
+@T.prim_func
+def chosen(a: T.handle, c: T.Buffer((3,), "float32"), low: T.int32):
+    n = T.int32()
+    A = T.match_buffer(a, (3, n), "float32")
+    for i, p in T.grid(3, n):
+        with T.block("C"):
+            vi, vp = T.axis.remap("SR", [i, p])
+            T.where(low + p < 5)
+            with T.init():
+                c[vi] = T.float32(0)
+            c[vi] += A[vi, vp]
+
+
+@T.prim_func
+def triangle(a: T.handle, c: T.Buffer((3,), "float32")):
+    n = T.int32()
+    A = T.match_buffer(a, (3, n + 3), "float32")
+    for i in range(3):
+        for p in range(n + i):
+            with T.block("C"):
+                vi = T.axis.spatial(3, i)
+                vp = T.axis.reduce(n + 3, p)
+                with T.init():
+                    c[vi] = T.float32(0)
+                c[vi] += A[vi, vp]
+
+
+@T.prim_func
+def whole(A: T.Buffer((3, 4), "float32"), C: T.Buffer((3,), "float32"), n: T.int32):
+    for i, p in T.grid(3, 4):
+        with T.block("C"):
+            vi, vp = T.axis.remap("SR", [i, p])
+            with T.init():
+                C[vi] = T.cast(n, "float32")
+            C[vi] += A[vi, vp]
+
+
+@T.prim_func
+def rows(indptr: T.handle, a: T.handle, c: T.handle):
+    n, m = T.int32(), T.int32()
+    P = T.match_buffer(indptr, (n + 1,), "int32")
+    A = T.match_buffer(a, (m,), "float32")
+    C = T.match_buffer(c, (n,), "float32")
+    for i in range(n):
+        for p in range(P[i + 1] - P[i]):
+            with T.block("C"):
+                vi = T.axis.spatial(n, i)
+                vp = T.axis.reduce(m, P[i] + p)
+                with T.init():
+                    C[vi] = T.float32(0)
+                C[vi] += A[vp]
+
+
+@T.prim_func
+def repeated(a: T.handle, c: T.Buffer((3,), "float32"), times: T.int32):
+    n = T.int32()
+    A = T.match_buffer(a, (3, n), "float32")
+    for t, i, p in T.grid(times, 3, n):
+        with T.block("C"):
+            vi, vp = T.axis.remap("SR", [i, p])
+            with T.init():
+                c[vi] = T.float32(0)
+            c[vi] += A[vi, vp]
+
+
+def steps_of(name):
+    """A schedule of the product after one step; the name says which."""
+    sch = ms.Schedule(product)
+    block = sch.get_block("C")
+    i, j, p = sch.get_loops(block)
+    STEPS[name](sch, block, i, j, p)
+    return sch
+
+
+STEPS = {
+    "as_written": lambda s, b, i, j, p: None,
+    "fuse": lambda s, b, i, j, p: s.fuse(i, j, p),
+    "cache_write": lambda s, b, i, j, p: s.cache_write(b, 0, "global"),
+    "pad_einsum": lambda s, b, i, j, p: s.pad_einsum(b, [4, 4, 4]),
+    "reindex": lambda s, b, i, j, p: s.reindex(b, ("write", 0)),
+    "split": lambda s, b, i, j, p: s.split(p, [None, 4]),
+    "rfactor": lambda s, b, i, j, p: s.rfactor(p, 0),
+    "parallel": lambda s, b, i, j, p: s.parallel(i),
+}
+INIT_APART = {
+    "blockize": lambda s, b, i, j, p: s.blockize(p),
+    "decompose_reduction": lambda s, b, i, j, p: s.decompose_reduction(b, i),
+    "between": lambda s, b, i, j, p: s.decompose_reduction(b, p),
+    "cached": lambda s, b, i, j, p: (s.cache_write(b, 0, "global"), s.decompose_reduction(b, i)),
+}
+STEPS |= INIT_APART
+
+
+def operands(m: int, n: int, k: int) -> list[np.ndarray]:
+    given = [np.ones(shape, "float32") for shape in ((m, k), (k, n))]
+    return [*given, np.full((m, n), 7, "float32")]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_kernel_refuses_a_reduction_without_an_iteration(name):
+    """An init that is a block of its own gives the result of no iteration."""
+    kernel = ms.build(steps_of(name))
+    sizes = [(2, 3, 5), (0, 3, 5), (2, 0, 0), (0, 0, 0), (5, 9, 1)]
+    if name in INIT_APART:
+        sizes.append((2, 3, 0))
+    else:
+        with pytest.raises(KernelError, match=r"C(_rf)? has no result: .*; pass larger extents"):
+            kernel(*operands(2, 3, 0))
+    for size in sizes:
+        given = operands(*size)
+        kernel(*given)
+        np.testing.assert_array_equal(given[2], given[0] @ given[1])
+
+
+def test_the_message_names_the_loop():
+    message = "product: assertion failed: C has no result: the loop p has no iteration; "
+    with pytest.raises(KernelError, match=message):
+        ms.build(product)(*operands(2, 3, 0))
+
+
+@pytest.mark.parametrize(
+    ("func", "conditions"),
+    [
+        (product, ["m <= 0 or n <= 0 or k >= 1"]),
+        (squares, []),
+        (inner, ["n - 2 >= 1"]),
+        (chosen, ["n >= 1", "low + 0 < 5"]),
+        (triangle, ["n >= 1"]),
+        (whole, []),
+        (rows, []),
+        (repeated, ["times <= 0 or n >= 1"]),
+    ],
+)
+def test_the_conditions_name_extents_and_scalars(func, conditions):
+    made = [s for s in walk_stmts(assert_lengths(func).body) if isinstance(s, AssertStmt)]
+    assert [show_expr(a.condition) for a in made] == conditions
+
+
+def test_an_assertion_of_the_user_stops_no_step():
+    @T.prim_func
+    def checked(a: T.handle, c: T.Buffer((3,), "float32")):
+        n = T.int32()
+        A = T.match_buffer(a, (3, n), "float32")
+        assert n % 4 == 0, "n is a multiple of 4"
+        for i, p in T.grid(3, n):
+            with T.block("C"):
+                vi, vp = T.axis.remap("SR", [i, p])
+                with T.init():
+                    c[vi] = T.float32(0)
+                c[vi] += A[vi, vp]
+
+    sch = ms.Schedule(checked)
+    block = sch.get_block("C")
+    sch.rfactor(sch.split(sch.get_loops(block)[1], [None, 4])[0], 0)
+    given = np.ones((3, 8), "float32"), np.zeros(3, "float32")
+    run(sch.mod, *given)
+    assert (given[1] == 8).all()
