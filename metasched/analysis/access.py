@@ -27,6 +27,9 @@ from metasched.ir.op import Effect, Ramp, effect_of
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, LetStmt, Stmt, fact
 from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs, walk_stmts
 
+SHUFFLED = 4
+"""Vectors of lanes at most this many elements apart are shuffled from contiguous vectors."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:

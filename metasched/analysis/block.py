@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from metasched.analysis.access import exact_accesses, updates_in_place
+from metasched.analysis.access import exact_accesses, injective_block, updates_in_place
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.failure import Failure
@@ -189,6 +189,24 @@ def _reads_other_results(block: Block) -> Failure | None:
     return None
 
 
+def update(scope: Scope, token: BlockToken) -> Failure | None:
+    """Whether a child is an update: its instances may run in any order, but each only once.
+
+    All its iterators are spatial, each instance reads and sets an element of its own, and no other
+    child writes the buffer.
+    """
+    return _update_alone(scope.child(token).block) or dominant(scope, token)
+
+
+@fact
+def _update_alone(block: Block) -> Failure | None:
+    if block.init is not None or exact_accesses(block) is None:
+        return Failure("no-update", f"block {block.name} has an init, or unknown accesses", block)
+    if _reads_own_output(block) is None:
+        return Failure("no-update", f"block {block.name} reads none of its results", block)
+    return is_spatial_only(block) or injective_block(block) or _reads_other_results(block)
+
+
 def set_again(realize: BlockRealize, moving: Collection[Var]) -> Failure | None:
     """Whether the init of a block may set an element again when variables of loops change: some
     spatial iterator that they drive is not determined by the element."""
@@ -222,22 +240,27 @@ def complete_or_reduction(
     return Failure("not-complete-or-reduction", sentence, scope.child(token).block)
 
 
-def stage_pipeline(scope: Scope, moved: Block | None = None) -> Failure | None:
+def stage_pipeline(
+    scope: Scope, moved: Block | None = None, *, in_place: bool = False
+) -> Failure | None:
     """Whether a scope is a pipeline of stages, each reading only results of earlier stages.
 
     The statements of the scope are loops and blocks only, no block overwrites an element that an
     earlier block reads, and every child has region cover. Cached with the scope.
 
     Args:
-        moved: the block to be moved, None for any block. With a block, only what this block reads
-            or overwrites matters: the other blocks keep their order.
+        moved: the block that a step changes, None for any block. With a block, only blocks that
+            read its buffers need region cover, and only what this block reads or overwrites
+            matters: the other blocks keep their order.
+        in_place: the block is not moved, so what blocks overwrite does not matter.
     """
     failure = _stage_pipeline(scope.block)
-    if failure is None or moved is None or failure.slug != "write-after-read":
+    if failure is None or moved is None or failure.slug == "not-structured":
         return failure
     own = (*scope.incoming(moved.token), *scope.outgoing(moved.token))
-    edges = (e for e in own if e.kind is EdgeKind.WAR)
-    return next((_overwritten(scope, e) for e in edges), None) or _covered(scope)
+    edges = () if in_place else (e for e in own if e.kind is EdgeKind.WAR)
+    mine = {r.buffer for r in (*inputs(moved), *moved.writes)}
+    return next((_overwritten(scope, e) for e in edges), None) or _covered(scope, mine)
 
 
 @fact
@@ -263,8 +286,10 @@ def _overwritten(scope: Scope, edge: Edge) -> Failure:
     return Failure("write-after-read", sentence, scope.child(edge.dst).block)
 
 
-def _covered(scope: Scope) -> Failure | None:
+def _covered(scope: Scope, among: Collection[Buffer] | None = None) -> Failure | None:
     for child in scope.realizes:
+        if among is not None and not any(r.buffer in among for r in inputs(child.block)):
+            continue
         failure = region_cover(scope, child.token)
         if failure is not None:
             return failure

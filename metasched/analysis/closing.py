@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 
 from metasched.analysis.access import exact_accesses, updates_in_place
 from metasched.analysis.guarded import uses_pointer
-from metasched.analysis.scope import undetermined_iters
+from metasched.analysis.scope import Child, undetermined_iters
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax_ranges
-from metasched.arith.regions import block_access_regions
+from metasched.arith.regions import block_access_regions, declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
@@ -234,6 +234,25 @@ def independent_iters(block: Block) -> set[Var]:
     return {v.var for v in block.iter_vars}.difference(
         *(undetermined_iters(block, r) for r in block.writes)
     )
+
+
+def closed_over(child: Child, changed: Stmt) -> BlockRealize:
+    """A child with its block changed to mention loops around it: closed, its regions inferred.
+
+    Opaque iterators become spatial where `independent_iters` has them.
+    """
+    assert isinstance(changed, Block)
+    loops = {loop.var: Range(loop.min, loop.extent) for loop in child.loops}
+    realize = closed_block(evolve(child.realize, block=changed), loops)
+    block = declared(realize.block)
+    told = independent_iters(block)
+    iters = (
+        IterVar(v.var, v.dom, IterKind.SPATIAL)
+        if v.var in told and v.kind is IterKind.OPAQUE
+        else v
+        for v in block.iter_vars
+    )
+    return evolve(realize, block=evolve(block, iter_vars=tuple(iters)))
 
 
 def _hidden_effect(stmt: Stmt) -> bool:

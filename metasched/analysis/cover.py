@@ -22,7 +22,7 @@ from metasched.analysis.boxes import (
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads, stores_always
-from metasched.analysis.running import constant_ranges, is_uncertain, surely_run
+from metasched.analysis.running import constant_ranges, idle_loop, is_uncertain, surely_run
 from metasched.analysis.scope import Child, Region, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
@@ -132,11 +132,14 @@ def covered_in_parts(
         for shared, group in groups.items()
         for p in group
         if not any(_skipped(child, [p])) and writes_all(p.block, buffer)
+        if repeated_loop(p, buffer, shared) is None
     ]
     if witnessed(child, buffer, writers, guarded=guarded):
         _remember(key)
         return None
-    return _uncovered(child, next(r for r in inputs(child.block) if r.buffer is buffer), producers)
+    idle = [repeated_loop(p, buffer, shared) for shared, group in groups.items() for p in group]
+    region = next(r for r in inputs(child.block) if r.buffer is buffer)
+    return _uncovered(child, region, producers, idle)
 
 
 def _skipped(child: Child, producers: Sequence[Child]) -> tuple[bool, ...]:
@@ -174,8 +177,13 @@ def _covered(
     child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, guarded: bool
 ) -> Failure | None:
     given = producers
-    producers = [p for p in given if not any(_skipped(child, [p])) and writes_all(p.block, buffer)]
-    sure = [p for p in producers if _runs(p, buffer, shared)]
+    idle = [repeated_loop(p, buffer, shared) for p in given]
+    producers = [
+        p
+        for p, empty in zip(given, idle, strict=True)
+        if empty is None and not any(_skipped(child, [p])) and writes_all(p.block, buffer)
+    ]
+    sure = [p for p in producers if surely_run(p.loops, shared, _used(p, buffer))]
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
@@ -198,7 +206,7 @@ def _covered(
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in sure):
             writers = [_writer(p, buffer, shared, extra) for p in producers]
             if not witnessed(child, buffer, writers, guarded=guarded):
-                return _uncovered(child, inputs(child.block)[k], given)
+                return _uncovered(child, inputs(child.block)[k], given, idle)
     return None
 
 
@@ -207,14 +215,35 @@ def _writer(producer: Child, buffer: Buffer, shared: int, extra: Sequence[For]) 
     return Writer(producer, (*extra, *producer.loops[shared:]), regions)
 
 
-def _runs(producer: Child, buffer: Buffer, shared: int) -> bool:
+def runs(producer: Child, buffer: Buffer, shared: int) -> bool:
     """Whether a producer runs for each iteration of the shared loops.
 
     Loops that index its writes may be empty: the box that the producer fills is then empty, too.
     """
+    surely = surely_run(producer.loops, shared, _used(producer, buffer))
+    return surely and repeated_loop(producer, buffer, shared) is None
+
+
+def _used(producer: Child, buffer: Buffer) -> frozenset[Var]:
+    """The loop variables that index the writes of a producer."""
     regions = [r for b, r in bound_regions(producer, writes=True) if b is buffer]
-    used = frozenset().union(*(free_vars(low) for r in regions for low, _ in r))
-    return surely_run(producer.loops, shared, used)
+    return frozenset().union(*(free_vars(low) for r in regions for low, _ in r))
+
+
+def repeated_loop(producer: Child, buffer: Buffer, shared: int) -> For | None:
+    """A loop below the `shared` loops that repeats the writes of `buffer`, and may have no
+    iteration in a call; None without one.
+
+    A loop of a reduction with an init has an iteration, because kernels assert it.
+    """
+    if all(type(loop.extent) is IntImm for loop in producer.loops[shared:]):
+        return None
+    block, exempt = producer.block, _used(producer, buffer)
+    if block.init is not None:
+        pairs = [*zip(block.iter_vars, producer.realize.iter_values, strict=True)]
+        kept = frozenset().union(*(free_vars(value) for v, value in pairs if not v.is_reduce))
+        exempt |= frozenset().union(*(free_vars(value) for _, value in pairs)) - kept
+    return idle_loop(producer.loops, shared, exempt, buffer.shape)
 
 
 @fact
@@ -237,10 +266,15 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
         if any(is_uncertain(s, inner) for s in walk_stmts(block.body) if isinstance(s, For)):
             return False
         stores = [(s, n) for s, n in loose if isinstance(s, BufferStore) and s.buffer is buffer]
-        return not stores or _stores_fill(block, buffer, stores)
+        sure = [
+            (s, n)
+            for s, n in stores
+            if not idle_loop(n, 0, frozenset().union(*map(free_vars, s.indices)), buffer.shape)
+        ]
+        return not stores or _stores_fill(block, buffer, sure)
     boxes: list[Spans] = []
     for child in makers:
-        if child.branches:
+        if child.branches or repeated_loop(child, buffer, 0) is not None:
             continue
         inner = {n.var for n in child.loops} | {v.var for v in block.iter_vars}
         if any(is_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):
@@ -260,7 +294,7 @@ def _stores_fill(
 
     False where an index reads memory. A region of unknown size is assumed to be filled.
     """
-    if any(map(reads_memory, (i for s, _ in stores for i in s.indices))):
+    if not stores or any(map(reads_memory, (i for s, _ in stores for i in s.indices))):
         return False
     sizes = [r.extent for w in block.writes if w.buffer is buffer for r in w.region]
     if any(as_int(e) is None for e in (*sizes, *(n.extent for _, loops in stores for n in loops))):
@@ -333,7 +367,12 @@ def _relaxed(
     return list(relax(points, _domain(loops), analyzer).region)
 
 
-def _uncovered(child: Child, region: BufferRegion, producers: Sequence[Child]) -> Failure:
+def _uncovered(
+    child: Child, region: BufferRegion, producers: Sequence[Child], idle: Sequence[For | None]
+) -> Failure:
+    empty = [loop.var.name for loop in idle if loop is not None]
+    why = f"; the loop {empty[0]} may have no iteration" if empty else ""
+
     def sentence() -> str:
         written = ", ".join(
             f"{show_region(r)} by {p.block.name}"
@@ -343,7 +382,7 @@ def _uncovered(child: Child, region: BufferRegion, producers: Sequence[Child]) -
         )
         return (
             f"block {child.block.name} reads {show_region(region)}, which is not proved to be "
-            f"written before: {written} (region cover)"
+            f"written before: {written}{why} (region cover)"
         )
 
     return Failure("region-cover", sentence, child.block)

@@ -9,7 +9,7 @@ from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
-from metasched.ir.stmt import BlockToken
+from metasched.ir.stmt import BlockToken, For
 
 
 def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
@@ -49,6 +49,32 @@ def producer_groups(scope: Scope, child: Child, buffer: Buffer) -> dict[int, lis
             producer = scope.child(edge.src)
             groups.setdefault(shared_loops(producer, child), []).append(producer)
     return groups
+
+
+def from_same_side(
+    scope: Scope, child: Child, buffer: Buffer, loops: Sequence[For], below: Sequence[Child]
+) -> bool:
+    """Whether all that a block reads of a buffer was written on its side of a part of the scope.
+
+    Inside the part: in the same iteration of the loops. Elsewhere: in an iteration of loops that do
+    not hold the part, or by blocks that stand between the part and the block.
+
+    Args:
+        loops: the loops around the part, outermost first.
+        below: the blocks of the part, in program order.
+    """
+    order = list(scope.realizes)
+    shared = sum(a is b for a, b in zip(loops, child.loops, strict=False))
+    first, last = order.index(below[0]), order.index(below[-1])
+    early = order.index(child) < first
+    for n, group in producer_groups(scope, child, buffer).items():
+        writers = group
+        if child not in below:
+            writers = [p for p in group if p not in below and (early or order.index(p) > last)]
+            writers = group if n > shared else writers
+        if n >= shared and writers and covered(child, writers, buffer, n) is None:
+            return True
+    return False
 
 
 def apart(scope: Scope, buffer: Buffer, groups: Mapping[int, Sequence[Child]]) -> bool:

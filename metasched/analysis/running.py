@@ -1,7 +1,8 @@
-"""Whether loops have an iteration: an extent may depend on loops around it, or on data.
+"""Whether loops have an iteration: an extent may depend on loops around it, on data or on a call.
 
-An extent over shape variables alone is assumed positive, because a program on empty buffers writes
-no results. An extent that depends on other loops must be proved positive.
+An extent that depends on other loops must be proved positive. An extent over symbols alone needs a
+proof where the loop repeats a block (`idle_loop`). Elsewhere it is assumed positive: no iteration
+of a loop over elements writes no element, and kernels assert the lengths of reductions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from math import inf
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import Interval
 from metasched.ir.buffer import Range
-from metasched.ir.expr import IntImm, Var, as_int
+from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.stmt import For, IfThenElse, Stmt, While
 from metasched.ir.visit import free_vars, reads_memory
 
@@ -54,6 +55,28 @@ def surely_run(loops: Sequence[For], start: int, exempt: Collection[Var] = ()) -
                 return False
         known.bind(loop.var, Range(loop.min, loop.extent))
     return True
+
+
+def idle_loop(
+    loops: Sequence[For], start: int, exempt: Collection[Var], sizes: Iterable[Expr]
+) -> For | None:
+    """The first loop from position `start` on, with an extent over symbols, that may be empty.
+
+    Args:
+        loops: a chain, outermost first; extents that depend on them are left to `surely_run`.
+        start: the position of the first loop that must have an iteration.
+        exempt: variables of loops that may be empty.
+        sizes: numbers that are positive.
+    """
+    variables = {loop.var for loop in loops}
+    open_ended = [
+        n for n in loops[start:]
+        if type(n.extent) is not IntImm and n.var not in exempt and not is_dependent(n, variables)
+    ]  # fmt: skip
+    known = Analyzer()
+    for size in sizes if open_ended else ():
+        known = known.assume(size >= 1)
+    return next((n for n in open_ended if not known.prove(n.extent >= 1)), None)
 
 
 def constant_ranges(loops: Iterable[For]) -> dict[Var, Interval]:

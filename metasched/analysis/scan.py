@@ -2,9 +2,14 @@
 
     B[j] = B[j - 1] + x(j)                                    # a cumulative sum
     B[j] = T.if_then_else(j == 0, y, B[j - 1] + x(j))         # with an explicit first value
+    if j == 0: B[j] = y                                       # the same
+    else:      B[j] = B[j - 1] + x(j)
+    B[j] = B[j - 1] * 0.9 + x(j)                              # a decaying sum
 
 Sum, product, minimum and maximum are associative, so several steps may be computed at once: first
-x(0), x(0) + x(1), ... without the last result, then each partial sum plus the last result.
+x(0), x(0) + x(1), ... without the last result, then each partial sum plus the last result. In a
+decaying sum a result that is n steps older counts by the n-th power of the factor; these powers
+must neither overflow nor vanish.
 """
 
 from __future__ import annotations
@@ -28,16 +33,18 @@ from metasched.ir.expr import (
     Var,
     as_int,
 )
-from metasched.ir.op import Call
-from metasched.ir.stmt import BufferStore
+from metasched.ir.op import Call, call
+from metasched.ir.stmt import Block, BufferStore, IfThenElse, Stmt, evolve
 from metasched.ir.visit import loads_of, substitute
 
 _KINDS = (Add, Mul, Max, Min)
+LEAST_DECAY = 1 / 64
+"""The smallest factor of a decaying sum: its 16th power is a normal number of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """result(j) = kind(result(j - 1), added(j)), or start(j) where `restarts` holds.
+    """result(j) = kind(decay * result(j - 1), added(j)), or start(j) where `restarts` holds.
 
     Attributes:
         kind: the operator.
@@ -46,6 +53,7 @@ class Scan:
         restarts: the condition under which a step stores `start`; it can hold in the first step
             only. None if the first step reads its last result from the buffer, too.
         start: the value that is stored where `restarts` holds.
+        decay: the factor of the last result, of a sum of floats; from LEAST_DECAY to 1.
     """
 
     kind: type[BinaryOp]
@@ -53,6 +61,16 @@ class Scan:
     added: Expr
     restarts: Expr | None = None
     start: Expr | None = None
+    decay: float = 1.0
+
+    @property
+    def step(self) -> Expr:
+        """The value of a step that does not restart."""
+        before: Expr = self.before
+        if self.decay != 1:
+            before = before * FloatImm(before.dtype, self.decay)
+        combined: Expr = self.kind(before, self.added)
+        return combined
 
     @property
     def identity(self) -> Expr:
@@ -64,6 +82,40 @@ class Scan:
         if dtype.is_float:
             return FloatImm(dtype, inf if self.kind is Min else -inf)
         return IntImm(dtype, dtype.range[self.kind is Min])
+
+
+def block_scan(block: Block) -> tuple[int, Scan] | None:
+    """The scan that a block computes, and the position of its iterator; None for other blocks.
+
+    The scan runs along the only iterator that is not spatial. If all iterators are spatial, as in
+    `T.axis.remap("SS", ...)`, exactly one of them fits: the store decides then.
+    """
+    store = one_store(block.body)
+    if store is None or block.init is not None or block.alloc_buffers or block.match_buffers:
+        return None
+    ordered = [n for n, v in enumerate(block.iter_vars) if not v.is_spatial]
+    found = []
+    for n in ordered or range(len(block.iter_vars)):
+        v = block.iter_vars[n]
+        scan = match_scan(store, v.var, as_int(v.dom.extent)) if as_int(v.dom.min) == 0 else None
+        if scan is not None:
+            found.append((n, scan))
+    return found[0] if len(found) == 1 and len(ordered) < 2 else None
+
+
+def one_store(stmt: Stmt) -> BufferStore | None:
+    """A store, also written as two stores to one element in the branches of a condition; None for
+    other statements."""
+    if isinstance(stmt, BufferStore):
+        return stmt
+    if not isinstance(stmt, IfThenElse) or stmt.orelse is None:
+        return None
+    a, b = one_store(stmt.then), one_store(stmt.orelse)
+    if a is None or b is None or a.buffer is not b.buffer or a.indices != b.indices:
+        return None
+    if a.predicate is not None or b.predicate is not None:
+        return None
+    return evolve(a, value=call("if_then_else", stmt.condition, a.value, b.value))
 
 
 def match_scan(store: BufferStore, var: Var, extent: int | None) -> Scan | None:
@@ -88,7 +140,8 @@ def match_scan(store: BufferStore, var: Var, extent: int | None) -> Scan | None:
     for restarts, start, value in _starts(store.value):
         if not isinstance(value, _KINDS):
             continue
-        for before, added in ((value.a, value.b), (value.b, value.a)):
+        for last_result, added in ((value.a, value.b), (value.b, value.a)):
+            before, decay = _decayed(last_result) if type(value) is Add else (last_result, 1.0)
             if not isinstance(before, BufferLoad) or before.buffer is not store.buffer:
                 continue
             if not all(map(known.equal, before.indices, wanted)):
@@ -97,8 +150,16 @@ def match_scan(store: BufferStore, var: Var, extent: int | None) -> Scan | None:
             if any(load.buffer.data is own for e in others for load in loads_of(e)):
                 continue
             if restarts is None or _only_first(restarts, var, extent):
-                return Scan(type(value), before, added, restarts, start)
+                return Scan(type(value), before, added, restarts, start, decay)
     return None
+
+
+def _decayed(value: Expr) -> tuple[Expr, float]:
+    """A value without its factor, and the factor, if it may be that of a decaying sum."""
+    for a, b in ((value.a, value.b), (value.b, value.a)) if isinstance(value, Mul) else ():
+        if isinstance(b, FloatImm) and LEAST_DECAY <= b.value <= 1:
+            return a, b.value
+    return value, 1.0
 
 
 def _advances(known: Analyzer, store: BufferStore, var: Var) -> bool:

@@ -22,6 +22,7 @@ from metasched.ir.expr import Expr, IntImm, Var
 from metasched.ir.intern import quick
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
+    AssertStmt,
     Block,
     BlockRealize,
     BlockToken,
@@ -34,7 +35,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import free_vars, jumps, loads_of, walk_exprs
+from metasched.ir.visit import free_vars, jumps, loads_of, reads_memory, walk_exprs
 
 
 class EdgeKind(enum.Enum):
@@ -176,13 +177,24 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
         elif isinstance(stmt, SeqStmt):
             stack.extend((item, loops, branches) for item in reversed(stmt.items))
         else:
-            if not (isinstance(stmt, Evaluate) and isinstance(stmt.value, IntImm)):
+            if not _has_no_place(stmt, loops):
                 loose.append((stmt, loops))
             skipped = isinstance(stmt, (IfThenElse, While))
             stack.extend(
                 (s, loops, (*branches, s) if skipped else branches) for s in reversed(stmt.stmts)
             )
     return children, loose
+
+
+def _has_no_place(stmt: Stmt, loops: Sequence[For]) -> bool:
+    """Whether a statement may stand anywhere: a number, or an assertion about the call.
+
+    An assertion outside of loops that reads no memory compares run-time extents and scalars. A
+    failed assertion ends the call with an error, and what it wrote before has no meaning.
+    """
+    if isinstance(stmt, AssertStmt):
+        return not loops and not any(map(reads_memory, stmt.exprs))
+    return isinstance(stmt, Evaluate) and isinstance(stmt.value, IntImm)
 
 
 _ByToken: TypeAlias = "dict[BlockToken, list[Edge]]"

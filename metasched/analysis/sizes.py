@@ -34,7 +34,14 @@ def with_sizes(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     Raises MetaschedError for a name that is no run-time extent, a number below 1, or an extent
     without a number.
     """
-    names = [v.name for v in run_time_extents(func)]
+    return with_sizes_each({"": func}, sizes)[""]
+
+
+def with_sizes_each(funcs: Mapping[str, PrimFunc], sizes: Mapping[str, int]) -> dict[str, PrimFunc]:
+    """Functions by name, each with the representative sizes of its own run-time extents; raises as
+    `with_sizes` does."""
+    own = {name: [v.name for v in run_time_extents(func)] for name, func in funcs.items()}
+    names = dict.fromkeys(each for extents in own.values() for each in extents)
     known = ", ".join(names) or "none"
     if not isinstance(sizes, Mapping):
         raise MetaschedError(f"sizes are numbers by the names of extents ({known}), not {sizes!r}")
@@ -45,14 +52,26 @@ def with_sizes(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
             raise MetaschedError(
                 f"the size of {name!r} is {value!r}; it must be an integer above 0"
             )
+    return {name: _sized(name, func, own[name], sizes) for name, func in funcs.items()}
+
+
+def _sized(label: str, func: PrimFunc, names: list[str], sizes: Mapping[str, int]) -> PrimFunc:
     whole = {**func.attrs.get(SIZES, {}), **sizes}
     lacking = [name for name in names if name not in whole]
     if lacking:
+        several = len(lacking) > 1
         raise MetaschedError(
-            f"the size of {', '.join(lacking)} is missing: sizes={{{lacking[0]!r}: 1024, ...}} "
-            "names a number for each extent that is known at run time only"
+            f"{label}{label and ': '}the {'extents' if several else 'extent'} {', '.join(lacking)} "
+            f"{'are' if several else 'is'} known at run time only, and there is no size to tune "
+            f"at: {how_to_name(lacking)}"
         )
     return func.with_attr(SIZES, {name: whole[name] for name in names}) if names else func
+
+
+def how_to_name(extents: Sequence[str]) -> str:
+    """The end of a message: how to give extents without a representative size one."""
+    options = " ".join(f"--size {name}=1024" for name in extents)
+    return f"name each by sizes={dict.fromkeys(extents, 1024)}, or on the command line by {options}"
 
 
 def sizes_of(source: PrimFunc | IRModule) -> Values:

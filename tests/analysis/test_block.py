@@ -459,7 +459,38 @@ def test_stage_pipeline_refuses_write_after_read() -> None:
                 A[v] = T.float32(0)
 
     sentence = "block write overwrites A, which read reads"
-    refused(stage_pipeline(scope_of(f)), "write-after-read", sentence)
+    scope = scope_of(f)
+    refused(stage_pipeline(scope), "write-after-read", sentence)
+    read = scope.realizes[0].block
+    refused(stage_pipeline(scope, read), "write-after-read", sentence)
+    assert stage_pipeline(scope, read, in_place=True) is None
+
+
+def test_stage_pipeline_asks_for_the_buffers_of_the_block_that_a_step_changes() -> None:
+    """The block `even` fills half of what `both` reads; the block `other` reads neither."""
+
+    @T.prim_func
+    def f(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+        for i in range(4):
+            with T.block("even"):
+                v = T.axis.spatial(4, i)
+                A[v * 2] = T.float32(0)
+        for i in range(8):
+            with T.block("both"):
+                v = T.axis.spatial(8, i)
+                B[v] = A[v]
+        for i in range(8):
+            with T.block("other"):
+                v = T.axis.spatial(8, i)
+                C[v] = C[v] + T.float32(1)
+
+    scope = scope_of(f)
+    for child in scope.realizes:
+        found = stage_pipeline(scope, child.block)
+        if child.block.name == "other":
+            assert found is None
+        else:
+            refused(found, "region-cover", "block both reads A")
 
 
 def test_stage_pipeline_refuses_other_statements() -> None:
