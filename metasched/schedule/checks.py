@@ -193,18 +193,20 @@ def _layout_vars(buffer: Buffer) -> frozenset[Var]:
     return frozenset().union(*map(free_vars, parts))
 
 
-def require_stage_pipeline(state: State, node: Stmt, moved: Block | None = None) -> Scope:
+def require_stage_pipeline(
+    state: State, node: Stmt, moved: Block | None = None, *, in_place: bool = False
+) -> Scope:
     """The scope around `node` is a stage pipeline (a `proof`); returns the scope.
 
     Args:
         state: the state of the schedule.
         node: a statement of the scope.
-        moved: the only block that the step moves, if there is one. What blocks overwrite matters
-            then only where `moved` reads or writes it.
+        moved, in_place: see `analysis.block.stage_pipeline`.
     """
     scope = state.scope(node)
     if not state.skip_legality_checks:
-        refuse_on(state, block_facts.stage_pipeline(scope, moved), node)
+        failure = block_facts.stage_pipeline(scope, moved, in_place=in_place)
+        refuse_on(state, failure, node)
     return scope
 
 

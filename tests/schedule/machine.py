@@ -15,7 +15,7 @@ import collections
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -288,6 +288,15 @@ def operations() -> dict[str, tuple[int, Callable[[Player], None]]]:
     named = {word for name in ALL for word in name.split()}
     kinds = [kind for kind in PRIMITIVES.values() if kind.name not in named]
     return ALL | {kind.name: (6, tried(kind)) for kind in kinds if kind.of_loop or kind.of_block}
+
+
+def aimed(number: int, unused: Collection[str]) -> int:
+    """The first program from `number` on whose family is made for one of the primitives `unused`;
+    `number` where no family is."""
+    made_for = [f for f, names in FAMILIES.items() if not {*names}.isdisjoint(unused)]
+    while made_for and family(number) not in made_for:
+        number += 1
+    return number
 
 
 def require_all_used(tally: Tally) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from metasched.arith.products import span
 from metasched.ir.dtype import DType
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import Block, BlockRealize, BufferStore
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, evolve
 from metasched.ir.visit import free_vars, substitute
 
 
@@ -28,6 +28,8 @@ def index_map(p: Any, ndim: int) -> Callable[..., list[Any]]:
     order, kind, axis, by = shuffled(p, ndim), p.number(9), p.number(ndim or 1), 2 + p.number(4)
 
     def apply(*indices: Any) -> list[Any]:
+        if len(indices) != ndim:  # asked for another buffer, as by test_wrong_arguments
+            return list(indices)
         out = [indices[n] for n in order]
         if not out or kind == 0:
             return out
@@ -206,7 +208,7 @@ def annotate_buffer_access(p: Any) -> None:
     more = [(p.number(3), p.number(3)) for _ in given[0].region]
 
     def ranges(*point: Any) -> list[Any]:
-        values = dict(zip([v.var for v in block.iter_vars], point, strict=True))
+        values = evolve(realize, iter_values=point).bindings  # (a user's function hashes no Expr)
         pairs = [
             (substitute(r.min, values) - low, substitute(r.min + r.extent, values) + high)
             for r, (low, high) in zip(given[0].region, more, strict=True)

@@ -184,18 +184,23 @@ def scans(rng: random.Random) -> str:
     n, m = chunk * rng.randint(2, 3), rng.randint(2, 4)
     added = rng.choice(["A[vi, vj]", "A[vi, vj] * 2", "A[vi, 0] - A[vi, vj]"])
     value = rng.choice([f"C[vi, vj] + {added}", f"T.max({added}, C[vi, vj])"])
-    if rng.random() < 0.5:
-        value = f"T.if_then_else(vj == 0, {rng.choice(['7', 'A[vi, 0]'])}, {value})"
+    store = [f"C[vi, vj + 1] = {value}"]
+    if rng.random() < 0.6:
+        first = rng.choice(["7", "A[vi, 0]"])
+        store = [f"C[vi, vj + 1] = T.if_then_else(vj == 0, {first}, {value})"]
+        if rng.random() < 0.3:
+            store = ["if vj == 0:", f"    C[vi, vj + 1] = {first}",
+                     "else:", f"    C[vi, vj + 1] = {value}"]  # fmt: skip
     loops, at = (f"i, j, k in T.grid({m}, {n // chunk}, {chunk})", f"j * {chunk} + k")
     if rng.random() < 0.3:
         loops, at = (f"i, j in T.grid({m}, {n})", "j")
-    kind = rng.choice(["scan", "opaque"])
+    kind = rng.choice(["scan", "opaque", "spatial"])
     shapes = f'A: T.Buffer(({m}, {n}), "int32"), C: T.Buffer(({m}, {n + 1}), "int32")'
     nest = [
         f"for {loops}:",
         '    with T.block("S"):',
         f"        vi, vj = T.axis.spatial({m}, i), T.axis.{kind}({n}, {at})",
-        f"        C[vi, vj + 1] = {value}",
+        *(" " * 8 + line for line in store),
     ]
     return f"@T.prim_func\ndef f({shapes}):\n" + _lines(1, *nest)
 

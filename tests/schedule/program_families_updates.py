@@ -49,7 +49,7 @@ def sweeps(rng: random.Random) -> str:
 
 
 def scatters(rng: random.Random) -> str:
-    """Updates of elements that indices in memory choose: histograms, scatter-adds."""
+    """Updates of elements that indices in memory choose: histograms, scatter-adds, with guards."""
     n, m, size = rng.randint(1, 9), rng.randint(1, 4), rng.randint(1, 5)
     dtype, wide = rng.choice(["int32", "float32", "int64", "uint8", "int8"]), rng.random() < 0.5
     index = rng.choice([f"N[vi] % {size}", f"T.max(T.min(N[vi], {size - 1}), 0)",
@@ -74,7 +74,11 @@ def scatters(rng: random.Random) -> str:
         text += _lines(3, f"vj = T.axis.spatial({m}, j)")
     if rng.random() < 0.2:
         text += _lines(3, "T.where(N[i] > -2)")
-    text += _lines(3, f"{old} = {value}")
+    guard = rng.choice(["", "", "", "if N[vi] > 0: ", f"if 0 <= N[vi] and N[vi] < {size}: "])
+    text += _lines(3, f"{guard}{old} = {value}")
+    if guard and rng.random() < 0.5:
+        second = out.format(f"vi % {size}")
+        text += _lines(3, f"{second} = {rng.choice(_UPDATES).format(old=second, new=new)}")
     return text
 
 
@@ -267,6 +271,13 @@ def solves(rng: random.Random) -> str:
     row, earlier = (f"X{at.format(name)}" for name in ("i", "k"))
     step, depth = rng.choice(["-", "+"]), 4 if many else 3
     text += _lines(1, f"for i in range({first}, {n}):")
+    if rng.random() < 0.3:
+        added = rng.choice(["A[i, i]", f"X{at.format(0)}", f"X{at.format('i - 1')}"])
+        text += _lines(2, f"for j in range({m}):") if many else ""
+        text += _lines(depth - 1, 'with T.block("begin"):')
+        guard = "" if "-" not in added else "T.where(i > 0)"
+        text += _lines(depth, guard) if guard else ""
+        text += _lines(depth, f"{row} = {row} {rng.choice('+-')} {added}")
     text += _lines(2, f"for k in range({first}, i):")
     text += _lines(3, f"for j in range({m}):") if many else ""
     text += _lines(depth, 'with T.block("update"):')
@@ -274,6 +285,38 @@ def solves(rng: random.Random) -> str:
     text += _lines(2, f"for j in range({m}):") if many else ""
     text += _lines(depth - 1, 'with T.block("finish"):')
     return text + _lines(depth, f"{row} = {row} * A[i, i]")
+
+
+def accumulators(rng: random.Random) -> str:
+    """Scalars that collect a value in several blocks before they are stored; two may share one."""
+    n, m, size = rng.randint(2, 5), rng.randint(1, 4), rng.choice([1, 1, 1, 3])
+    dtype = rng.choice(["int32", "int64", "float32"])
+    shapes = {"A": f"{n}, {n}", "B": f"{n},", "C": f"{n}, {n}"}
+    text = _head(*[f'{b}: T.Buffer(({s}), "{dtype}")' for b, s in shapes.items()])
+    text += _lines(1, f't = T.alloc_buffer(({size},), "{dtype}")')
+    late = rng.random() < 0.2
+    if late:
+        text += _lines(1, f"for i in range({size}):", '    with T.block("start"):')
+        text += _lines(3, f"t[i] = T.{dtype}(1)")
+    text += _lines(1, f"for i in range({n}):")
+    span = rng.choice([f"range({n})", "range(i)", f"range(i, {n})"])
+    text += _lines(2, f"for j in {span}:")
+    place = rng.choice(["A[i, j]", "A[i, j]", "A[j, i]", "C[i, j]", f"C[{n - 1} - i, j]", "B[j]"])
+    for part in range(rng.randint(1, 2)):
+        at = f"t[{rng.choice([0, 0, 0, size - 1])}]"
+        first = rng.choice([place, place, "B[i]", "A[i, j]", f"T.{dtype}(0)"])
+        text += _lines(3, f'with T.block("set{part}"):', f"    {at} = {first}")
+        steps = rng.choice([f"range({m})", "range(j)", "range(i)"]) if n >= m else "range(j)"
+        new = rng.choice(["A[i, k]", "A[k, j]", "B[k]", "C[i, k]", "B[j]"])
+        text += _lines(3, f"for k in {steps}:", f'    with T.block("update{part}"):')
+        text += _lines(5, f"{at} = " + rng.choice(_UPDATES).format(old=at, new=new))
+        if rng.random() < 0.2:
+            text += _lines(3, f'with T.block("other{part}"):', "    B[i] = A[j, i]")
+        last = rng.choice([at, at, f"{at} * 2", f"{at} + {rng.choice(['A[j, j]', 'B[i]', place])}"])
+        text += _lines(3, f'with T.block("store{part}"):', f"    {place} = {last}")
+    if late:
+        text += _lines(2, 'with T.block("late"):', "    B[i] = t[0]")
+    return text
 
 
 def ragged_products(rng: random.Random) -> str:
@@ -299,6 +342,41 @@ def ragged_products(rng: random.Random) -> str:
     return text
 
 
+def overwritten(rng: random.Random) -> str:
+    """Elementwise updates of one matrix one after the other, some of a part, and a row sum."""
+    n, m, dtype = rng.randint(2, 5), rng.randint(1, 4), _int(rng)
+    shape = f'({n}, {m}), "{dtype}"'
+    text = _head(
+        f"A: T.Buffer({shape})", f"C: T.Buffer({shape})", f'S: T.Buffer(({n},), "{dtype}")'
+    )
+    text += _lines(1, f'P = T.alloc_buffer(({n},), "{dtype}")')
+    for k in range(rng.randint(2, 4)):
+        loops, extents = rng.choice([("i, j", f"{n}, {m}"), ("j, i", f"{m}, {n}")])
+        if rng.random() < 0.15:
+            loops, extents = f"t, {loops}", f"2, {extents}"
+        text += _lines(1, f"for {loops} in T.grid({extents}):") + _lines(
+            2, f'with T.block("U{k}"):'
+        )
+        text += _lines(3, 'vi, vj = T.axis.remap("SS", [i, j])')
+        if rng.random() < 0.15:
+            text += _lines(3, "T.where(i <= j)")
+        target, other = rng.choice(["CA", "CA", "CA", "AC"])
+        at = rng.choice(["vi, vj"] * 6 + ["vi, 0"])
+        value = rng.choice(["{0} * 2", "{0} + {1}", "{1} - {0} * {0}", "{1} + vi"])
+        value = value.format(f"{target}[{at}]", f"{other}[vi, vj]")
+        value = value if dtype == "int32" else value.replace("+ vi", f"+ T.{dtype}(1)")
+        text += _lines(3, f"{target}[vi, vj] = {value}")
+    text += _lines(1, f"for i, k in T.grid({n}, {m}):") + _lines(2, 'with T.block("P"):')
+    text += _lines(
+        3, 'vi, vk = T.axis.remap("SR", [i, k])', "with T.init():", f"    P[vi] = T.{dtype}(0)"
+    )
+    factor = rng.choice(["", "3 * "])
+    text += _lines(3, f"P[vi] = P[vi] + {factor}A[vi, vk]")
+    text += _lines(1, f"for i in range({n}):") + _lines(2, 'with T.block("S"):')
+    text += _lines(3, f"vi = T.axis.spatial({n}, i)", "S[vi] = S[vi] * 2 + P[vi]")
+    return text
+
+
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
     scatters: (
@@ -315,7 +393,9 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     shifted_products: ("expand_reduction", "privatize_reduction", "tile"),
     narrow: ("narrow_dtype", "narrow_dtype", "narrow_dtype", "unsafe_set_dtype widen_dtype"),
     solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),
+    accumulators: ("keep_in_result", "keep_in_result", "expand_buffer", "fission", "reorder"),
     ragged_products: ("cache_update", "cut_and_join", "ragged_tile", "ragged_tile", "fission"),
+    overwritten: ("compute_inline", "compute_inline", "reverse_compute_at", "privatize_reduction"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
 }
 """Each family with the operations of the machine that it is made for."""

@@ -300,7 +300,7 @@ REFUSED: list[tuple[PrimFunc, str, Step, str, str]] = [
     (matmul_relu, "C D", lambda s, b, x: s.compute_inline(b[1]), "output-block", "D writes an output"),
     (matmul_relu, "C D", lambda s, b, x: s.compute_inline(b[0]), "not-spatial", "vk of block C is reduce"),
     (not_injective, "B", lambda s, b, x: s.compute_inline(b[0]), "not-invertible", "cannot be solved"),
-    (two_writers, "B", lambda s, b, x: s.compute_inline(b[0]), "not-dominant", "not the only writer"),
+    (two_writers, "B2", lambda s, b, x: s.compute_inline(b[0]), "not-dominant", "not the only writer"),
     (overwritten, "B", lambda s, b, x: s.compute_inline(b[0]), "write-after-read", "overwrites A"),
     (matmul, "C", lambda s, b, x: s.compute_inline("root"), "is-root", "root block"),
     (matmul_relu, "D", lambda s, b, x: s.reverse_compute_inline(b[0]), "not-spatial", "of block C is reduce"),

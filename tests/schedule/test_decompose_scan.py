@@ -25,6 +25,8 @@ BODIES = {
     "goes on": "B[vi, vj + 1] = B[vi, vj] + A[vi, vj] * A[vi, 0]",
     "product": "B[vi, vj + 1] = A[vi, vj] * B[vi, vj]",
     "backwards": "B[vi, {n} - 1 - vj] = B[vi, {n} - vj] + A[vi, vj]",
+    "branches": "if vj == 0:\n                B[vi, vj] = A[vi, 1]\n            else:\n"
+    "                B[vi, vj] = B[vi, vj - 1] + A[vi, vj]",
     "may start": "B[vi, vj + 1] = T.if_then_else(vj == 0 and A[vi, 0] > 0, 7, "
     "B[vi, vj] + A[vi, vj])",
 }
@@ -46,8 +48,9 @@ def test_chunks_give_the_whole_scan(n, size, body):
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_all_chunks_run_at_once(body):
-    func = parse(rows(body, 30, "opaque"))
+@pytest.mark.parametrize("kind", ["opaque", "spatial"])
+def test_all_chunks_run_at_once(body, kind):
+    func = parse(rows(body, 30, kind))
     sch = Schedule(func, check=True)
     chunk, _ = sch.split(sch.get_loops("B")[1], [None, 8])
     total, _ = sch.decompose_scan(chunk)
@@ -112,6 +115,13 @@ TWO = "for i in range(4):for j in range(8):"
 def test_refusals(sch, reason, message):
     loop = sch.get_loops("B")[0]
     check_refused(sch, lambda: sch.decompose_scan(loop), reason, message)
+
+
+def test_a_decaying_sum_has_no_chunks():
+    text = ROWS.format(n=8, size=9, kind="scan", body="B[vi, vj + 1] = B[vi, vj] * 0.5 + A[vi, vj]")
+    sch = Schedule(parse(text.replace("int32", "float32").replace("0.5", "T.float32(0.5)")))
+    chunk, _ = sch.split(sch.get_loops("B")[1], [None, 4])
+    check_refused(sch, lambda: sch.decompose_scan(chunk), "no-scan", "block B is no scan")
 
 
 def test_rows_that_continue_another_row_are_refused():

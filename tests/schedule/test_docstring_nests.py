@@ -215,6 +215,19 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.expand_reduction("C"),
     ),
+    "keep_in_result": (
+        program(
+            "    for i in range(8):\n"
+            '        with T.block("T"):\n'
+            "            T_[0] = A[i]\n"
+            '        with T.block("U"):\n'
+            "            T_[0] = T_[0] * A[0]\n"
+            '        with T.block("B"):\n'
+            "            B[i] = T_[0]\n",
+            inner="T_", A="8", B="8", T_="1",
+        ),
+        lambda s: s.keep_in_result("B", "T_"),
+    ),
     "fission": (TOGETHER, lambda s: s.fission(s.get_loops("B")[0])),
     "loop_partition": (
         program(nest("i:8", "B", "B[vi] = A[vi]"), A="8", B="8"),

@@ -276,3 +276,27 @@ def test_reads_stay_in_what_the_block_around_declares() -> None:
     sch = Schedule(f, check=True)
     message = "B would read more of A than part, the block around it, declares"
     check_refused(sch, lambda: sch.overcompute("B", [2]), "reads-beyond", message)
+
+
+@T.prim_func
+def product_in_place(A: T.Buffer((3, 4), "float32"), W: T.Buffer((4, 4), "float32")):
+    """A later block overwrites what C reads."""
+    C = T.alloc_buffer((3, 4), "float32")
+    for i, j, k in T.grid(3, 4, 4):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * W[vk, vj]
+    for i, j in T.grid(3, 4):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = C[vi, vj]
+
+
+def test_later_blocks_may_overwrite_what_the_block_reads() -> None:
+    sch = Schedule(product_in_place, check=True)
+    sch.overcompute("C", [2, 3, 1])
+    sch.reindex("C", ("read", 0))
+    sch.reindex("A", ("write", 0))
+    check_transform(product_in_place, sch)

@@ -31,6 +31,15 @@ def scatter(body: str = f"{AT} = {AT} + A[vi, vj]", kind: str = "reduce", dtype:
         f"{AT} = {AT} - A[vi, vj] * 2",
         f"{AT} = T.max(A[vi, vj], {AT})",
         f"{AT} = {AT} * A[vi, vj]",
+        f"if 0 <= N[vi] and N[vi] < 6:\n                {AT} = {AT} + A[vi, vj]",
+        f"if N[vi] > 0:\n                if A[vi, vj] > 0:\n                    {AT} = {AT} - 2",
+        f"if N[vi] > 0:\n                {AT} = {AT} + 1\n            else:\n"
+        "                C[vi % 3, vj] = C[vi % 3, vj] - A[vi, vj]",
+        "at: T.let = N[vi] % 6\n            if at > 0:\n"
+        "                C[at, vj] = T.min(C[at, vj], A[vi, vj])",
+        f"{AT} = {AT} + 1\n            for k in range(N[vi]):\n"
+        "                C[k % 6, 4 - vj] = C[k % 6, 4 - vj] + k",
+        f"{AT} = {AT} - 1\n            C[0, vj] = C[0, vj] - A[vi, vj]",
     ],
 )
 def test_copies_give_the_same(body, kind):
@@ -87,12 +96,21 @@ SELF = "C[C[0, 0] % 6, vj] = C[C[0, 0] % 6, vj] + A[vi, vj]"
 @pytest.mark.parametrize(
     ("body", "reason", "message"),
     [
-        (f"{AT} = A[vi, vj] - {AT}", "no-update", "block C is no update of one element"),
+        (f"{AT} = A[vi, vj] - {AT}", "no-update", "block C is no update of elements"),
         (f"with T.init():\n                {AT} = 0\n            {AT} = {AT} + A[vi, vj]",
          "has-init", "has an init"),
-        (SELF, "no-update", "the indices or the predicate of C read C"),
+        (SELF, "no-update", "the indices or the conditions of C read C"),
+        (f"if C[0, 0] > 0:\n                {AT} = {AT} + 1", "no-update",
+         "the indices or the conditions of C read C"),
+        (f"{AT} = {AT} + 1\n            C[0, vj] = T.max(C[0, vj], 3)", "no-update",
+         "block C is no update of elements of one buffer by one operation"),
+        (f"{AT} = {AT} + 1\n            C[0, vj] = A[vi, vj]", "no-update",
+         "block C is no update of elements"),
+        (f"{AT} = {AT} + C[0, 0]", "no-update", "values that do not use the buffer"),
+        (f"T.evaluate(N[vi])\n            {AT} = {AT} + 1", "no-update",
+         "block C is no update of elements"),
         (f"T.where(C[0, 0] > 0)\n            {AT} = {AT} + A[vi, vj]", "no-update",
-         "the indices or the predicate of C read C"),
+         "the indices or the conditions of C read C"),
     ],
 )  # fmt: skip
 def test_refused_bodies(body, reason, message):

@@ -365,6 +365,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "get_output_blocks": (elementwise, queried),
     "get_producers": (elementwise, queried),
     "join_loops": (matrix_rows, cut_and_joined),
+    "keep_in_result": (by_turns, lambda s: s.keep_in_result("C", "B")),
     "loop_partition": (elementwise, of("B", 0, lambda s, i: s.loop_partition(i, [2, None]))),
     "merge": (elementwise, merged),
     "overcompute": (matmul_relu, lambda s: s.overcompute("C", [3, 4, 1])),

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from oracle import check_refused, check_transform
 
+from metasched.errors import ScheduleError
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -76,3 +78,70 @@ def test_a_part_that_may_have_no_update_has_no_partial_result() -> None:
     sch, loops = tiled()
     step = lambda: sch.rfactor(loops[5], 0)  # noqa: E731
     check_refused(sch, step, "hidden-init", "may leave a partial result without its first update")
+
+
+REPEATED = """
+@T.prim_func
+def f(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32"),
+      C: T.Buffer((16,), "float32"), times: T.int32, P: T.Buffer((1,), "int32")):
+    for {loops}:
+        with T.block("B"):
+            vi = T.axis.spatial(16, i)
+            {inner}B[vi] = A[vi] * 2.0
+    for i in range(16):
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = B[vi] + 1.0
+"""
+MOVES: dict[str, Callable[[Schedule], object]] = {
+    "cache_write": lambda s: s.cache_write("B", 0, "global"),
+    "reindex": lambda s: s.reindex("B", ("write", 0)),
+    "reindex_cache_write": lambda s: s.reindex_cache_write("B", 0, "global", lambda *i: i[-1:]),
+    "reverse_compute_at": lambda s: s.reverse_compute_at("C", s.get_loops("B")[-1]),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(
+    ("times", "legal"), [("3", True), ("T.max(times, 1)", True), ("times", False)]
+)
+def test_a_block_that_a_call_may_never_run_has_no_copy(move: str, times: str, legal: bool) -> None:
+    """With `times` = 0 the program leaves B as it was; a copy would overwrite B with garbage."""
+    func = parse(REPEATED.format(loops=f"t, i in T.grid({times}, 16)", inner=""))
+    sch = Schedule(func, seed=0)
+    if legal:
+        MOVES[move](sch)
+        return
+    with pytest.raises(ScheduleError, match="region-cover|partial-domain") as caught:
+        MOVES[move](sch)
+    if caught.value.reason == "region-cover":
+        assert "by B; the loop t may have no iteration (region cover)" in str(caught.value)
+
+
+@pytest.mark.parametrize("loops, inner", [
+    ("i in range(16)", "for t in range(times):\n                "),
+    ("t, i in T.grid(P[0], 16)", ""),
+])  # fmt: skip
+def test_a_copy_needs_loops_that_run(loops: str, inner: str) -> None:
+    func = parse(REPEATED.format(loops=loops, inner=inner))
+    for move in ("cache_write", "reindex_cache_write"):
+        with pytest.raises(ScheduleError, match="region-cover|partial-domain|conditional-store"):
+            MOVES[move](Schedule(func, seed=0))
+
+
+def test_a_loop_over_the_elements_repeats_for_each_of_them() -> None:
+    """B has elements, so the loop t over as many runs."""
+
+    @T.prim_func
+    def f(a: T.handle, b: T.handle):
+        n = T.int32()
+        A = T.match_buffer(a, (n, n), "float32")
+        B = T.match_buffer(b, (n,), "float32")
+        for t, i in T.grid(n, n):
+            with T.block("B"):
+                vt, vi = T.axis.remap("SS", [t, i])
+                B[vi] = A[vt, vi]
+
+    sch = Schedule(f, seed=0)
+    sch.cache_write("B", 0, "global")
+    check_transform(f, sch)

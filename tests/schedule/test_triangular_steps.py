@@ -46,11 +46,47 @@ def test_a_triangular_solve_gives_its_values_at_once():
     check_transform(before, sch)
 
 
+def started(first: str, dtype: str = "int32") -> Schedule:
+    """A program with a block before the updates of an element."""
+    loop = "            for k in range({low}{end})"
+    block = f'            with T.block("first"):\n                {first}\n'
+    text = FACTOR.replace(loop, block + loop, 1).replace("int32", dtype)
+    return Schedule(parse(text.format(start="", low="", end="j", read="vk", late="")))
+
+
+@pytest.mark.parametrize("first", ["A[i, j] -= i", "A[i, j] = A[i, j] - A[j, j]", "A[11, 11] = 3"])
+def test_statements_before_the_updates_may_commute_with_them(first):
+    sch = started(first)
+    before = sch.func
+    outer, _ = sch.right_looking(sch.get_loops("update")[1])
+    children = sch.state.scope(sch.state.loop(outer)).under(sch.state.loop(outer))
+    assert [c.block.name for c in children] == ["first", "finish", "update"]
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
+    ("first", "dtype"),
+    [
+        ("A[i, j] += 1", "int32"),
+        ("A[i, j] = 1 - A[i, j]", "int32"),
+        ("A[i, j] = 7", "int32"),
+        ("A[i, j] -= A[i, j] * 2", "int32"),
+        ("A[i, i] -= A[i, j]", "int32"),
+        ("A[i, j] -= A[0, 0]", "float32"),
+    ],
+)
+def test_statements_before_the_updates_that_do_not_commute(first, dtype):
+    sch = started(first, dtype)
+    loop = sch.get_loops("update")[1]
+    message = "their order would change"
+    check_refused(sch, lambda: sch.right_looking(loop), "order-changed", message)
+
+
 @pytest.mark.parametrize(
     ("case", "reason", "message"),
     [
-        ({"end": "j - 1", "start": "1, "}, "no-updates", "does not begin with a loop over all"),
-        ({"low": "1, "}, "no-updates", "does not begin with a loop over all earlier iterations"),
+        ({"end": "j - 1", "start": "1, "}, "no-updates", "holds no loop over all"),
+        ({"low": "1, "}, "no-updates", "holds no loop over all earlier iterations"),
         ({"read": "vk + 1"}, "order-changed", "their order would change"),
         ({"late": " + A[i, 0]"}, "order-changed", "block finish"),
     ],

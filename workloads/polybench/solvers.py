@@ -176,7 +176,8 @@ def ludcmp(shape: Shape, dtype: str = "float64") -> PrimFunc:
                     w[0] = A[i, j]
                 for k in range(j):
                     with T.block("lower"):
-                        w[0] -= A[i, k] * A[k, j]
+                        vk = T.axis.reduce(N, k)
+                        w[0] -= A[i, vk] * A[vk, j]
                 with T.block("divide"):
                     A[i, j] = w[0] / A[j, j]
             for j in range(i, N):
@@ -184,7 +185,8 @@ def ludcmp(shape: Shape, dtype: str = "float64") -> PrimFunc:
                     w[0] = A[i, j]
                 for k in range(i):
                     with T.block("upper"):
-                        w[0] -= A[i, k] * A[k, j]
+                        vk = T.axis.reduce(N, k)
+                        w[0] -= A[i, vk] * A[vk, j]
                 with T.block("put_upper"):
                     A[i, j] = w[0]
         for i in range(N):
@@ -192,7 +194,8 @@ def ludcmp(shape: Shape, dtype: str = "float64") -> PrimFunc:
                 w[0] = b[i]
             for j in range(i):
                 with T.block("forward"):
-                    w[0] -= A[i, j] * y[j]
+                    vj = T.axis.reduce(N, j)
+                    w[0] -= A[i, vj] * y[vj]
             with T.block("y"):
                 y[i] = w[0]
         for i in range(N):
@@ -200,7 +203,8 @@ def ludcmp(shape: Shape, dtype: str = "float64") -> PrimFunc:
                 w[0] = y[N - 1 - i]
             for j in range(N - i, N):
                 with T.block("backward"):
-                    w[0] -= A[N - 1 - i, j] * x[j]
+                    vj = T.axis.reduce(N, j)
+                    w[0] -= A[N - 1 - i, vj] * x[vj]
             with T.block("x"):
                 x[N - 1 - i] = w[0] / A[N - 1 - i, N - 1 - i]
 

@@ -29,6 +29,7 @@ from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
 from metasched.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from metasched.schedule.primitives.join_loops import join_loops
+from metasched.schedule.primitives.keep_in_result import keep_in_result
 from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from metasched.schedule.primitives.loop_partition import loop_partition
 from metasched.schedule.primitives.merge import merge
@@ -122,6 +123,7 @@ class Methods:
     rfactor = recorded(rfactor)
     decompose_scan = recorded(decompose_scan)
     expand_buffer = recorded(expand_buffer)
+    keep_in_result = recorded(keep_in_result)
     expand_reduction = recorded(expand_reduction)
     privatize_reduction = recorded(privatize_reduction)
     privatize_update = recorded(privatize_update)

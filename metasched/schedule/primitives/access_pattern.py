@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.access import accesses
+from metasched.analysis.cover import runs
 from metasched.analysis.overlap import Outside, overlap_distances
 from metasched.arith.affine import linear, range_interval
 from metasched.arith.analyzer import Analyzer
@@ -94,7 +95,8 @@ def refuse_partial(
 ) -> None:
     """Refuse a block that may skip its store for some values of its iterators.
 
-    The loops `outer` above the block are fixed; the other loops must reach every value.
+    The loops `outer` above the block are fixed; the other loops must reach every value, and those
+    that only repeat the stores must have an iteration.
     """
     block = realize.block
     if not _stores_always(block.body, buffer):
@@ -109,7 +111,8 @@ def refuse_partial(
     points = [Range(v, IntImm(v.dtype, 1)) for v in realize.iter_values]
     still = Analyzer(ranges_of(outer))
     filled = lower_region(points, ranges, realize.predicate, still if outer else None)
-    if filled is not None:
+    child = state.scope(realize).child(block.token)
+    if filled is not None and runs(child, buffer, len(outer)):
         taken = run_ranges(state, realize, outer)
         if covers(filled, taken, still if outer else Analyzer(ranges)):
             return

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product, takewhile
 
+from metasched.analysis import block as block_facts
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.cover import bound_regions
 from metasched.analysis.scope import Child, Scope, undetermined_iters
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.inverse import left_inverse
+from metasched.arith.itermap import why_no_box
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Range
 from metasched.ir.expr import (
@@ -108,7 +110,9 @@ def _move(
         raise state.error(
             "loop-above", f"the loop {loop.var.name} is above {realize.block.name} already", loop
         )
-    require_complete_or_reduction(state, scope, realize, sole=reverse)
+    update = reverse and block_facts.update(scope, realize.block.token) is None
+    if not update:
+        require_complete_or_reduction(state, scope, realize, sole=reverse)
     require_whole_domain(state, realize, child.loops)
     if not reverse:
         require_not_output(state, realize)
@@ -132,6 +136,9 @@ def _move(
     if reverse:
         _require_once(state, realize, others, loop, found)
     around = [*state.loops_above(loop), loop]
+    if update:
+        _require_each_once(state, realize, realize, child.loops)
+        _require_each_once(state, realize, moved, around)
     state.commit(edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place)))
     confirm_cover(state, token, *([] if reverse else [c.token for c in others]))
     confirm_kinds(state, around)
@@ -272,6 +279,28 @@ def _require_once(
                 loop,
             )
         _require_start_first(state, realize, producer, loop, found)
+
+
+@proof
+def _require_each_once(
+    state: State, realize: BlockRealize, nest: Stmt, around: Sequence[For]
+) -> None:
+    """Refuse an update if the loops `around` and those of a nest might run an instance twice."""
+    loops = list(around)
+    while isinstance(nest, For):
+        loops.append(nest)
+        nest = nest.body
+    assert isinstance(nest, BlockRealize)
+    runs = {n.var: n for n in loops}
+    why = why_no_box(nest.iter_values, runs, nest.predicate, "bijective")
+    if why is not None:
+        raise state.error(
+            "repeated-update",
+            f"{realize.block.name} updates its result, and two iterations of the loops "
+            f"{', '.join(n.var.name for n in around)} may run the same instance ({why})",
+            realize,
+            hint="choose loops that divide the results without overlap",
+        )
 
 
 def _require_start_first(

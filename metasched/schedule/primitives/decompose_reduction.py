@@ -163,7 +163,7 @@ def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, .
     others = {n.var for n in above if n.var not in dropped}
     known = Analyzer(ranges_of([n for n in above if n.var in others]))
     for symbol in function_vars(state, realize).difference(state.func_of(realize)[1].params):
-        known = known.assume(symbol >= 1)  # extents count as at least one everywhere
+        known = known.assume(symbol >= 1)  # a kernel of the program as written asserts it
 
     def certain(condition: Expr) -> bool:
         first = substitute(condition, dropped)

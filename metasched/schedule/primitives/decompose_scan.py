@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.access import injective_block
-from metasched.analysis.scan import Scan, match_scan
+from metasched.analysis.scan import Scan, block_scan, one_store
 from metasched.analysis.scope import may_overlap
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
@@ -120,14 +120,9 @@ def _found(state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: 
     """The parts of a scan; raises if the block is no scan, or if `chunks` does not run over its
     chunks."""
     block = realize.block
-    ordered = [v for v in block.iter_vars if not v.is_spatial]
-    plain = not (block.init or block.alloc_buffers or block.match_buffers)
-    scan = None
-    if len(ordered) == 1 and plain and isinstance(block.body, BufferStore):
-        along = ordered[0]
-        if as_int(along.dom.min) == 0 and as_int(along.dom.extent) is not None:
-            scan = match_scan(block.body, along.var, as_int(along.dom.extent))
-    if scan is None:
+    scan = block_scan(block)
+    along = block.iter_vars[scan[0]] if scan else None
+    if not scan or not along or as_int(along.dom.extent) is None or scan[1].decay != 1:
         raise state.error(
             "no-scan", f"block {block.name} is no scan: one store that combines its own last "
             "result with a new value, along its only iterator that is not spatial", realize,
@@ -151,7 +146,7 @@ def _found(state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: 
             raise state.error("idle-loop", f"{loop.var.name} drives no iterator", loop)
     refuse_on(state, injective_block(block), realize)
     refuse_on(state, block_facts.affine_binding(state.scope(realize).child(block.token)), realize)
-    return _Decomposed.of(state, realize, scan, along, chunks, steps)
+    return _Decomposed.of(state, realize, scan[1], along, chunks, steps)
 
 
 def _steps(
@@ -229,7 +224,7 @@ class _Decomposed:
     """A scan in chunks: makes the new blocks, each over its own copies of the old iterators.
 
     Attributes:
-        scan: the scan, as `match_scan` has read the block.
+        scan: the scan, as `block_scan` has read the block.
         along: the iterator of the scan.
         chunks, steps: the loop over the chunks, and the loop over the steps of a chunk.
         added: the value that a step adds. If the scan sets its own start value, the first step
@@ -291,8 +286,8 @@ class _Decomposed:
     def within(self) -> BlockRealize:
         """The given block, changed to scan each chunk from its start value."""
         iters, inside, at = self._iterators(self.chunks.extent, self.along.kind)
-        store = self.realize.block.body
-        assert isinstance(store, BufferStore)
+        store = one_store(self.realize.block.body)
+        assert store is not None
         added, before, plain = (
             substitute(e, inside) for e in (self.added, self.scan.before, self.scan.added)
         )

@@ -5,16 +5,15 @@ from __future__ import annotations
 from math import inf
 
 from metasched.analysis.block import is_leaf
-from metasched.analysis.closing import independent_iters
-from metasched.analysis.cover import covered, loop_ranges
-from metasched.analysis.producers import producer_groups
+from metasched.analysis.closing import closed_over
+from metasched.analysis.cover import loop_ranges
+from metasched.analysis.producers import from_same_side
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.arith.affine import interval
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.regions import declared
-from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, Var, as_expr
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterKind, IterVar, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
 from metasched.ir.visit import transform
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -65,13 +64,12 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     if low < 0 or high == inf or buffer.constant_shape() is None:
         text = f"the values of {node.var.name}, or the shape of {buffer.name}, have no limits"
         raise state.error("no-limit", text, node)
-    dtype = node.var.dtype
-    size = as_expr(int(high) + 1, dtype)
+    size = as_expr(int(high) + 1, node.var.dtype)
     name = f"{buffer.name}_{node.var.name}"
     wide = state.fresh_buffer(name, (size, *buffer.shape), buffer.dtype, buffer.scope)
     edits = []
     for child in users:
-        made = _expanded(state, child, node.var, Range(as_expr(0, dtype), size), buffer, wide)
+        made = _expanded(child, node.var, buffer, wide)
         edits.append(edit.replace(child.realize, made))
     left = any(buffer in buffer_uses(c.block) for c in scope.realizes if c not in users)
 
@@ -95,34 +93,15 @@ def _allocated(state: State, realize: BlockRealize, index: int) -> Buffer:
 @proof
 def _require_private(state: State, scope: Scope, node: For, buffer: Buffer) -> None:
     """Refuse a value that enters or leaves an iteration of the loop in the buffer."""
+    loops, below = [*state.loops_above(node), node], scope.under(node)
     for child in scope.readers(buffer):
-        if not _separate(scope, child, buffer, [*state.loops_above(node), node]):
+        if not from_same_side(scope, child, buffer, loops, below):
             raise state.error(
                 "value-carried",
                 f"block {child.block.name} may read a value of {buffer.name} from another "
                 f"iteration of {node.var.name}",
                 child.realize,
             )
-
-
-def _separate(scope: Scope, child: Child, buffer: Buffer, loops: list[For]) -> bool:
-    """Whether all that a block reads of a buffer was written on its side of the last loop.
-
-    Below the loop: in the same iteration. Elsewhere: in an iteration of loops that do not hold the
-    loop, or by blocks that stand between the loop and the block.
-    """
-    order, below = list(scope.realizes), scope.under(loops[-1])
-    shared = sum(a is b for a, b in zip(loops, child.loops, strict=False))
-    first, last = order.index(below[0]), order.index(below[-1])
-    early = order.index(child) < first
-    for n, group in producer_groups(scope, child, buffer).items():
-        writers = group
-        if child not in below:
-            writers = [p for p in group if p not in below and (early or order.index(p) > last)]
-            writers = group if n > shared else writers
-        if n >= shared and writers and covered(child, writers, buffer, n) is None:
-            return True
-    return False
 
 
 def _span(state: State, node: For) -> tuple[float, float]:
@@ -132,38 +111,17 @@ def _span(state: State, node: For) -> tuple[float, float]:
     return interval(node.min, ranges)[0], interval(end, ranges)[1] - 1
 
 
-def _expanded(
-    state: State, child: Child, var: Var, values: Range, buffer: Buffer, wide: Buffer
-) -> BlockRealize:
+def _expanded(child: Child, var: Var, buffer: Buffer, wide: Buffer) -> BlockRealize:
     """A block that uses the wide buffer at the value of the loop."""
-    realize, block = child.realize, child.block
-    pairs = zip(block.iter_vars, realize.iter_values, strict=True)
-    slot = next((v.var for v, value in pairs if value is var), None)
-    iters, bound = list(block.iter_vars), list(realize.iter_values)
-    if slot is None:
-        slot = state.fresh_var(f"v_{var.name}", var.dtype)
-        iters.append(IterVar(slot, values, IterKind.OPAQUE))
-        bound.append(var)
-    at = slot
 
     def stored(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, BufferStore) and stmt.buffer is buffer:
-            return evolve(stmt, buffer=wide, indices=(at, *stmt.indices))
+            return evolve(stmt, buffer=wide, indices=(var, *stmt.indices))
         return None
 
     def loaded(expr: Expr) -> Expr | None:
         if isinstance(expr, BufferLoad) and expr.buffer is buffer:
-            return BufferLoad(wide, (at, *expr.indices))
+            return BufferLoad(wide, (var, *expr.indices))
         return None
 
-    made = transform(evolve(block, iter_vars=tuple(iters)), stored, loaded)
-    assert isinstance(made, Block)
-    made = declared(made)
-    spatial = independent_iters(made)
-    iters = [
-        IterVar(v.var, v.dom, IterKind.SPATIAL)
-        if v.var in spatial and v.kind is IterKind.OPAQUE
-        else v
-        for v in made.iter_vars
-    ]
-    return evolve(realize, iter_values=tuple(bound), block=evolve(made, iter_vars=tuple(iters)))
+    return closed_over(child, transform(child.block, stored, loaded))

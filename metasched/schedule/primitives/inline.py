@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from metasched.analysis.overwritten import overwriter
 from metasched.analysis.producers import written_before
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
@@ -42,12 +43,18 @@ def compute_inline(state: State, block: BlockLike) -> None:
 
     requires  a complete block in a stage pipeline, no output; a body of one store whose indices are
               the iterators or an invertible affine map of them, and which may update the value of
-              the init; a buffer that is used by loads only
+              the init; a buffer that is used by loads only; or an elementwise block whose results
+              the next block that uses them overwrites, each element once
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)
-    scope = require_stage_pipeline(state, realize)
+    whole = state.scope(realize)
+    other = overwriter(whole, whole.child(realize.block.token))
+    if other is not None:
+        _inline_update(state, realize, other.realize)
+        return
+    scope = require_stage_pipeline(state, realize, realize.block)
     require_not_output(state, realize)
     require_complete(state, scope, realize)
     store = _single_store(state, realize)
@@ -68,6 +75,15 @@ def compute_inline(state: State, block: BlockLike) -> None:
         edit.wrap(around, lambda s: _without(s, store.buffer)),
     )
     state.commit(edits)
+
+
+def _inline_update(state: State, realize: BlockRealize, after: BlockRealize) -> None:
+    """Compute the value that an elementwise block stores where `after`, which overwrites it, loads
+    it."""
+    store = _single_store(state, realize)
+    pattern = _Pattern(state, realize, store)
+    value = _with_loads(after, store.buffer, lambda load: pattern.value_at(load.indices))
+    state.commit(edit.merge(edit.replace(after, value), edit.delete(realize)))
 
 
 class _Pattern:
@@ -112,7 +128,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)
-    scope = require_stage_pipeline(state, realize)
+    scope = require_stage_pipeline(state, realize, realize.block)
     require_complete(state, scope, realize)
     store = _single_store(state, realize)
     producer = _only_producer(state, scope, realize)

@@ -56,17 +56,17 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     to its last value. Loops and block keep their handles. An iterator whose extent is already a
     multiple is not changed. An extent that is known at run time only is rounded up at run time.
 
-    requires  a complete or reduction block in a stage pipeline, alone below loops that are its
-              iterators; one written buffer, allocated by the block around and indexed by each
-              padded iterator itself; one positive integer for each iterator, 1 for reduce
-              iterators; no integer division by a loaded value; a block around that declares all
-              that is read after the step
+    requires  a complete or reduction block in a stage pipeline, whose inputs later blocks may
+              overwrite, alone below loops that are its iterators; one written buffer, allocated by
+              the block around and indexed by each padded iterator itself; one positive integer for
+              each iterator, 1 for reduce iterators; no integer division by a loaded value; a block
+              around that declares all that is read after the step
     rewrite   B[i] = A[i]; C[i] = B[i] for 7 i
               -> B[i] = A[T.min(i, 6)] for 8 i; C[i] = B[i] for 7 i
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    scope = require_stage_pipeline(state, realize, realize.block)
+    scope = require_stage_pipeline(state, realize, realize.block, in_place=True)
     require_complete_or_reduction(state, scope, realize)
     loops = own_loops(state, realize)
     grown = _grown(state, realize, multiples)

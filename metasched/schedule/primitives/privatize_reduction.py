@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metasched.analysis.factor import constant_factor, factor_of_sum
 from metasched.analysis.guarded import guarded_reads
 from metasched.analysis.reducer import Reduction, identity_of, match_reducer
 from metasched.arith.analyzer import Analyzer
@@ -14,6 +15,7 @@ from metasched.ir.expr import (
     Sub,
     as_expr,
     as_int,
+    mul,
 )
 from metasched.ir.stmt import (
     Block,
@@ -42,9 +44,10 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     The private buffer `X_sum` has an element for each value of the spatial iterators. For a block
     with an init, the new block stores the results. For a block without init, the sums start from
     the identity, and the new block adds them to the old values. Like `rfactor`, the addition
-    changes the order in which floating-point numbers are added. The given handle stands for the
-    reduction into `X_sum`, which has an init. No other block writes `X_sum`, so the reduction can
-    be tiled, factored and decomposed.
+    changes the order in which floating-point numbers are added. The new block multiplies by the
+    constant factor of a sum in its place, unless the factor is a float of 16 bits or no number
+    between 2**-16 and 2**16. The given handle stands for the reduction into `X_sum`, which has an
+    init. No other block writes `X_sum`, so the reduction can be tiled, factored and decomposed.
 
     requires  a block that computes one element of one buffer, at indices without reduce iterators,
               and uses no other element of the buffer; without an init, a body that is a sum,
@@ -71,16 +74,7 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     private = state.fresh_buffer(f"{store.buffer.name}_sum", shape, store.buffer.dtype, "global")
     at = tuple(index for index, _ in sizes) or (as_expr(0),)
     total = BufferLoad(private, at)
-    own = BufferLoad(store.buffer, store.indices)
-    if found is None:
-        reduction = _redirected(old, store, total)
-        last, suffix = BufferStore(store.buffer, total, store.indices), "store"
-    else:
-        init = BufferStore(private, found.identity[0], at)
-        summed = found.combine((total,), found.rhs)[0]
-        reduction = evolve(old, init=init, body=BufferStore(private, summed, at))
-        last, suffix = with_sum(found, own, total, negative), "add"
-    reduction = declared(reduction)
+    reduction, last, suffix = _parts(old, store, found, total, negative)
     after = _last_nest(state, realize, chain, last, suffix)
     top: Stmt = chain[0] if chain else realize
     scope = state.scope(realize).block
@@ -95,6 +89,32 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     while not isinstance(after, BlockRealize):
         after = after.stmts[0]
     return state.new_block(after.block.token)
+
+
+def _parts(
+    old: Block, store: BufferStore, found: Reduction | None, total: BufferLoad, negative: bool
+) -> tuple[Block, BufferStore, str]:
+    """The reduction into a private element, and the store of the result with a suffix for its
+    block."""
+    result: Expr = total
+    if found is None:
+        reduction = _redirected(old, store, total)
+    else:
+        factor, terms = _factored(found)
+        init = BufferStore(total.buffer, found.identity[0], total.indices)
+        summed = found.combine((total,), (terms,))[0]
+        reduction = evolve(old, init=init, body=evolve(init, value=summed))
+        result = total if factor is None else mul(factor, total)
+    if found is None or old.init is not None:
+        return declared(reduction), evolve(store, value=result), "store"
+    own = BufferLoad(store.buffer, store.indices)
+    return declared(reduction), with_sum(found, own, result, negative), "add"
+
+
+def _factored(found: Reduction) -> tuple[Expr | None, Expr]:
+    """The constant factor of a sum, None where there is none, and the terms without the factor."""
+    split = constant_factor(found.rhs[0]) if found.name == "sum" else None
+    return (None, found.rhs[0]) if split is None else split
 
 
 def _indexed(v: IterVar) -> tuple[Expr, Expr]:
@@ -122,10 +142,16 @@ def with_sum(found: Reduction, own: BufferLoad, total: Expr, negative: bool) -> 
 
 
 def _computed(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction | None, bool]:
-    """The store of a block; for a block without init what it combines, and whether it subtracts."""
-    if realize.block.init is None:
+    """The store of a block; what it combines, and whether it subtracts.
+
+    With an init, what a block combines is known only for sums with a constant factor.
+    """
+    block = realize.block
+    if block.init is None:
         return updated(state, realize)
-    return _own_result(state, realize), None, False
+    store = _own_result(state, realize)
+    scaled = factor_of_sum(block) is not None
+    return store, match_reducer(block.init, block.body) if scaled else None, False
 
 
 def _own_result(state: State, realize: BlockRealize) -> BufferStore:
@@ -188,30 +214,44 @@ def updated(state: State, realize: BlockRealize) -> tuple[BufferStore, Reduction
         ScheduleError: `has-init` for a block with an init, `no-update` for any other body.
     """
     block, store = realize.block, realize.block.body
-    if block.init is not None:
-        raise state.error(
-            "has-init", f"block {block.name} has an init, so its results are private already",
-            realize, hint="rfactor makes partial results",
-        )  # fmt: skip
-    plain = isinstance(store, BufferStore) and not (block.alloc_buffers or block.match_buffers)
-    if plain and isinstance(store, BufferStore):
-        value, buffer = store.value, store.buffer
-        negative = isinstance(value, Sub)
-        if isinstance(value, Sub):
-            value = Add(value.a, value.b)
-        identity = identity_of(value)
-        if identity is not None:
-            init = BufferStore(buffer, identity, store.indices)
-            found = match_reducer(init, evolve(store, value=value))
-            lost = negative and found is not None and found.lhs[0] is not store.value.a  # type: ignore[attr-defined]
-            if found is not None and found.commutative and not lost:
-                return store, found, negative
+    require_no_init(state, realize)
+    if isinstance(store, BufferStore) and not (block.alloc_buffers or block.match_buffers):
+        found = update_of(store)
+        if found is not None:
+            return store, *found
     raise state.error(
         "no-update",
         f"block {block.name} is no update of one element by values that do not use its buffer",
         realize,
         hint="known are sums, differences, products, minima and maxima",
     )
+
+
+def require_no_init(state: State, realize: BlockRealize) -> None:
+    """Refuse a block with an init."""
+    if realize.block.init is not None:
+        raise state.error(
+            "has-init",
+            f"block {realize.block.name} has an init, so its results are private already",
+            realize,
+            hint="rfactor makes partial results",
+        )
+
+
+def update_of(store: BufferStore) -> tuple[Reduction, bool] | None:
+    """The commutative reduction that a store alone updates its element by, and whether it
+    subtracts; None for other stores."""
+    value = store.value
+    negative = isinstance(value, Sub)
+    if isinstance(value, Sub):
+        value = Add(value.a, value.b)
+    identity = identity_of(value)
+    if identity is None:
+        return None
+    init = BufferStore(store.buffer, identity, store.indices)
+    found = match_reducer(init, evolve(store, value=value))
+    lost = negative and found is not None and found.lhs[0] is not store.value.a  # type: ignore[attr-defined]
+    return None if found is None or not found.commutative or lost else (found, negative)
 
 
 def _chain(state: State, realize: BlockRealize) -> list[For]:

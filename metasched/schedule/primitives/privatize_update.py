@@ -5,6 +5,8 @@ Histograms and scatter-adds become parallel: each core counts into a copy of its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metasched.analysis.reducer import Reduction
 from metasched.arith.regions import declared
 from metasched.ir.buffer import Buffer, BufferLoad, Range
@@ -15,21 +17,38 @@ from metasched.ir.stmt import (
     BlockToken,
     BufferStore,
     For,
+    IfThenElse,
     IterKind,
     IterVar,
+    LetStmt,
+    SeqStmt,
     Stmt,
     evolve,
     seq,
 )
-from metasched.ir.visit import blocks_of, free_vars, loads_of, substitute
+from metasched.ir.visit import (
+    blocks_of,
+    free_vars,
+    loads_of,
+    substitute,
+    transform,
+    walk_stmts,
+)
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_from_zero, require_serial
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.new_stage import stage, with_buffers
-from metasched.schedule.primitives.privatize_reduction import updated, with_sum
+from metasched.schedule.primitives.privatize_reduction import (
+    require_no_init,
+    update_of,
+    with_sum,
+)
 from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
+
+_KNOWN = (BufferStore, For, IfThenElse, LetStmt, SeqStmt)
+"""The statements that a block may hold around its updates."""
 
 
 @primitive(of_loop=ways.plain())
@@ -43,9 +62,10 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
     floating-point numbers are added.
 
     requires  one block under the loop, with nothing but loops between them; serial loops, `loop`
-              from zero with a constant extent; a block without init whose body updates one element
-              by a sum, difference, product, minimum or maximum, and whose indices and predicate do
-              not use the buffer; a buffer of constant shape, declared whole by blocks around
+              from zero with a constant extent; a block without init whose stores, under conditions
+              and in loops too, update elements of one buffer all by sums and differences, or all by
+              products, minima or maxima; values, indices and conditions that do not use the buffer;
+              a buffer of constant shape, declared whole by blocks around
     rewrite   for i, k in T.grid(4, 8): C(C[b[i, k]] += A[i, k])
               ->
               for ax0, ax1 in T.grid(4, 6): C_identity(p[ax0, ax1] = 0)
@@ -54,25 +74,21 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
     """
     node = state.loop(loop)
     realize = _alone(state, node)
-    store, found, negative = updated(state, realize)
+    updates = _updates(state, realize)
     for above in state.loops_above(realize):
         require_serial(state, above)
     require_from_zero(state, node)
-    buffer = store.buffer
+    (buffer,) = {store.buffer for store in updates}
     sizes = [as_int(size) for size in (node.extent, *buffer.shape)]
     if None in sizes or not buffer.shape:
         text = f"loop {node.var.name} and buffer {buffer.name} have no constant extents"
         raise state.error("symbolic-extent", text, node)
     _require_whole(state, realize, buffer)
-    uses = (*store.indices, *realize.exprs)
-    if any(load.buffer.data is buffer.data for e in uses for load in loads_of(e)):
-        raise state.error(
-            "no-update", f"the indices or the predicate of {realize.block.name} read {buffer.name}",
-            realize, hint="keep the old values in another buffer",
-        )  # fmt: skip
     shape = (node.extent, *buffer.shape)
     copy = state.fresh_buffer(f"{buffer.name}_copy", shape, buffer.dtype, "global")
-    inner = _redirected(state, realize, node, copy, found)
+    negative = all(subtracts for _, subtracts in updates.values())
+    inner = _redirected(state, realize, node, copy, updates, negative)
+    found = next(iter(updates.values()))[0]
     before, identity = stage(
         state, f"{realize.block.name}_identity", [Range.of(0, size) for size in shape],
         lambda at: BufferStore(copy, found.identity[0], at),
@@ -84,6 +100,40 @@ def privatize_update(state: State, loop: LoopRV) -> list[BlockRV]:
         edit.wrap(state.scope(realize).block, with_buffers(copy)),
     )
     return [state.new_block(identity.token), state.new_block(merge.token)]
+
+
+def _updates(state: State, realize: BlockRealize) -> dict[BufferStore, tuple[Reduction, bool]]:
+    """Each store of a block, the reduction that the store updates an element by, and whether it
+    subtracts.
+
+    Raises:
+        ScheduleError: `has-init` for a block with an init, `no-update` for any other body.
+    """
+    block = realize.block
+    require_no_init(state, realize)
+    nodes = list(walk_stmts(block.body))
+    found = {s: update_of(s) for s in nodes if isinstance(s, BufferStore)}
+    updates = {s: update for s, update in found.items() if update is not None}
+    alike = len({(s.buffer, update.name) for s, (update, _) in updates.items()}) == 1
+    known = all(isinstance(s, _KNOWN) for s in nodes)
+    if not (known and alike and len(updates) == len(found)) or block.alloc_buffers:
+        raise state.error(
+            "no-update",
+            f"block {block.name} is no update of elements of one buffer by one operation and "
+            "values that do not use the buffer",
+            realize,
+            hint="known are sums, differences, products, minima and maxima",
+        )
+    (memory,) = {s.buffer.data for s in updates}
+    others = [e for s in nodes if not isinstance(s, BufferStore) for e in s.exprs]
+    uses = (*(i for s in updates for i in s.indices), *others, *realize.exprs)
+    if any(load.buffer.data is memory for e in uses for load in loads_of(e)):
+        name = next(iter(updates)).buffer.name
+        raise state.error(
+            "no-update", f"the indices or the conditions of {block.name} read {name}", realize,
+            hint="keep the old values in another buffer",
+        )  # fmt: skip
+    return updates
 
 
 def _require_whole(state: State, realize: BlockRealize, buffer: Buffer) -> None:
@@ -116,11 +166,13 @@ def _alone(state: State, node: For) -> BlockRealize:
 
 
 def _redirected(
-    state: State, realize: BlockRealize, node: For, copy: Buffer, found: Reduction
-) -> BlockRealize:
+    state: State, realize: BlockRealize, node: For, copy: Buffer,
+    updates: Mapping[BufferStore, tuple[Reduction, bool]], negative: bool,
+) -> BlockRealize:  # fmt: skip
     """The given block, changed to update the copy that belongs to the loop's iteration.
 
     An iterator bound to several loops, `node` among them, is cut into one iterator for each loop.
+    Where all updates subtract (`negative`), the copies hold what the merge subtracts.
     """
     old = realize.block
     slot = state.fresh_var(f"v{node.var.name}", node.var.dtype)
@@ -141,9 +193,16 @@ def _redirected(
                 iters.append(IterVar(part, Range(loop.min, loop.extent), v.kind))
                 values.append(loop.var.astype(part.dtype))
         inside[v.var] = substitute(value, cut)
-    at = (slot, *found.indices)
-    body = BufferStore(copy, found.combine((BufferLoad(copy, at),), found.rhs)[0], at)
-    block = evolve(old, iter_vars=tuple(iters), body=substitute(body, inside))
+
+    def into_copy(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, BufferStore):
+            return None
+        found, subtracts = updates[stmt]
+        own = BufferLoad(copy, (slot, *stmt.indices))
+        return with_sum(found, own, found.rhs[0], subtracts and not negative)
+
+    body = substitute(transform(old.body, into_copy), inside)
+    block = evolve(old, iter_vars=tuple(iters), body=body)
     return BlockRealize(tuple(values), realize.predicate, declared(block))
 
 

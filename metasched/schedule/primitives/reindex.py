@@ -59,8 +59,9 @@ def reindex(
     read buffer is copied before the block, a written buffer is copied back after the block. If the
     block reads a buffer at several places, ("read", i, n) redirects only place n, counted from 0.
 
-    requires  a leaf block in a stage pipeline, alone below its loops, that accesses the buffer
-              without pointers, at one place or at the given place; a read buffer that the block
+    requires  a leaf block in a stage pipeline, whose inputs later blocks may overwrite, alone below
+              its loops, that accesses the buffer without pointers, at one place or at the given
+              place; a read buffer that the block
               does not write; or a written buffer that the block does not read, whose indices
               determine the iterators, and of which all elements are written
     rewrite   B[i, j] = A[j, i] * 2
@@ -74,7 +75,7 @@ def reindex(
         buffer = tuple(buffer[:2])
     side, position, target = choose_buffer(state, realize, buffer)
     state.canonical = {"buffer": (side, position, *which)}
-    scope = require_stage_pipeline(state, realize, realize.block)
+    scope = require_stage_pipeline(state, realize, realize.block, in_place=True)
     chain_above(state, realize)
     old = one_pattern(state, realize, target, *which)
     plain = _plain(realize.block, old, keep_units)
