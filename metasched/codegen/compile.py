@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metasched.codegen.elf import undefined_symbols
-from metasched.codegen.module import ModuleEmitter, emit_function, shape_symbols
+from metasched.codegen.function import emit_function
+from metasched.codegen.module import ModuleEmitter
+from metasched.codegen.parameters import shape_symbols
 from metasched.codegen.signature import Signature
 from metasched.errors import BuildError, words
 from metasched.ir.func import PrimFunc

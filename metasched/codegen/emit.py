@@ -8,22 +8,19 @@ calls and the instructions that depend on them are written in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from metasched.codegen.known_memory import KnownMemory
+from metasched.codegen.module import ModuleEmitter
 from metasched.codegen.types import register_type
 from metasched.codegen.values import INLINE, Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import Expr, Var
-
-if TYPE_CHECKING:
-    from metasched.codegen.module import ModuleEmitter
-    from metasched.codegen.team import Team
-    from metasched.ir.stmt import Stmt
+from metasched.ir.stmt import For, Stmt
 
 TRUE_VAL = literal(1, BOOL)
 
@@ -39,11 +36,38 @@ class TextSection:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The vectorized loop being emitted: its variable, first iteration and number of lanes."""
+    """The vectorized loop being emitted: its variable, first iteration, number of lanes and body
+    (None for a loop that is emitted in another form)."""
 
     var: Var
     base: Val
     lanes: int
+    body: Stmt | None = None
+
+
+@dataclass(slots=True)
+class Team:
+    """The threads that run a function together (see `codegen.team`).
+
+    Attributes:
+        me, size: the number of a thread and of all threads, as values of the function.
+        serial_loop: emits a loop that all threads run.
+        read, written: the pointers that threads may have used since the last barrier.
+    """
+
+    me: Val
+    size: Val
+    serial_loop: Callable[[Emitter, For, Val, Val], None]
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How each kind of node is emitted."""
+
+    expressions: Mapping[type[Expr], Callable[[Emitter, Any], Val]]
+    statements: Mapping[type[Stmt], Callable[[Emitter, Any], None]]
 
 
 class Emitter:
@@ -64,9 +88,14 @@ class Emitter:
     """
 
     def __init__(
-        self, module: ModuleEmitter, name: str, serial: bool, liberties: Sequence[str] = ()
+        self,
+        module: ModuleEmitter,
+        rules: Rules,
+        name: str,
+        serial: bool,
+        liberties: Sequence[str] = (),
     ) -> None:
-        self.module = module
+        self.module, self.rules = module, rules
         self.liberties = tuple(liberties)
         self.flags = "".join(f" {word}" for word in liberties)
         if "reassoc" in liberties:
@@ -148,11 +177,27 @@ class Emitter:
 
     def value(self, expr: Expr) -> Val:
         """The value of an expression, by the rule of its node kind."""
-        return self.module.expression_rules[type(expr)](self, expr)
+        return self.rules.expressions[type(expr)](self, expr)
 
     def statement(self, stmt: Stmt) -> None:
         """The code of a statement, by the rule of its node kind."""
-        self.module.statement_rules[type(stmt)](self, stmt)
+        self.rules.statements[type(stmt)](self, stmt)
+
+    def define(self, head: str) -> None:
+        """Add the written function to the module: `define HEAD { ... }`, which returns its %rc."""
+        root = self.scopes[0]
+        frees = []
+        for slot in self.heap:
+            held = self.fresh()
+            frees += [f"{held} = load ptr, ptr {slot}", f"call void @free(ptr {held})"]
+        lines = [
+            f"define {head} noinline {self.module.target_attribute} {{",
+            "entry:", "%rc = alloca i32", "store i32 0, ptr %rc",
+            *self.allocas, *root.entry, "br label %start", "start:",
+            *filter(None, root.lines), "br label %exit", "exit:",
+            *frees, "%result = load i32, ptr %rc", "ret i32 %result", "}",
+        ]  # fmt: skip
+        self.module.definitions[head] = "\n".join(lines)
 
     # -- scopes
 

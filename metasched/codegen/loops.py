@@ -8,7 +8,7 @@ from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.scan import emit_scan
-from metasched.codegen.team import emit_team, fits_team, holds_parallel
+from metasched.codegen.team import emit_team, fits_team, holds_parallel, team_loop
 from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -57,7 +57,7 @@ def _dispatch(e: Emitter, node: For) -> None:
         )
     extent = e.value(node.extent)
     if e.team is not None and holds_parallel(node):
-        e.team.loop(e, node, extent)
+        team_loop(e, e.team, node, extent)
         return
     ordered = node.kind in (ForKind.SERIAL, ForKind.UNROLLED)
     if ordered and extent.const != 0 and jumps(node.body):
@@ -199,7 +199,7 @@ def _lanes(e: Emitter, node: For, base: Val, lanes: int) -> None:
         with e.bound(node.var, base):
             e.statement(node.body)
         return
-    e.lane = Lane(node.var, base, lanes)
+    e.lane = Lane(node.var, base, lanes, node.body)
     e.statement(node.body)
     e.lane = None
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
 from metasched.arith.linear import Linear
-from metasched.codegen.arithmetic import binary, compare, convert
+from metasched.codegen.arithmetic import binary, compare, convert, select
 from metasched.codegen.emit import Emitter
+from metasched.codegen.interleaved import certain, interleaved, picked_apart, room
 from metasched.codegen.known_memory import Spot
 from metasched.codegen.runs import lane_numbers, runs_of, within_lanes
 from metasched.codegen.types import memory_type, register_type
@@ -19,6 +21,7 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import BOOL, FLOAT32, INT64, DType
 from metasched.ir.expr import NE, Add, Expr, Mul
 from metasched.ir.op import Ramp
+from metasched.ir.stmt import BufferStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Place:
 
     If `indices` is given, the lanes lie at these offsets from `pointer` instead. If `runs` is
     given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers.
-    `spot` names the memory of a scalar or contiguous access.
+    `spot` names the memory of a scalar or contiguous access. A strided access begins `offset`
+    elements behind `origin`; `around` is how many elements before and behind it may be read.
     """
 
     pointer: Val
@@ -36,6 +40,9 @@ class Place:
     indices: Val | None = None
     spot: Spot | None = None
     runs: tuple[int, ...] = ()
+    origin: Val | None = None
+    offset: int = 0
+    around: tuple[int, int] = (0, 0)
 
 
 def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
@@ -77,7 +84,10 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
         return Place(pointer, explicit, stride)
     lanes = e.lane.lanes if lane_step and e.lane is not None else 1
     spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
-    return Place(pointer, lanes, lane_step, None, spot if lane_step in (0, 1) else None)
+    if lane_step in (0, 1):
+        return Place(pointer, lanes, lane_step, None, spot)
+    around = room(e, buffer, address, lane_step)
+    return Place(pointer, lanes, lane_step, origin=start, offset=constant, around=around)
 
 
 def _at_numbers(
@@ -144,7 +154,12 @@ def lane_offsets(e: Emitter, lanes: int, stride: int = 1, dtype: DType = INT64) 
 
 
 def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
-    """buffer[index]; lanes where `mask` does not hold are not read and give zero."""
+    """buffer[index]; lanes where `mask` does not hold give zero, and are not read unless other
+    loads read the memory around them in any case."""
+    if mask is not None and mask.lanes > 1 and certain(e, buffer, index):
+        value = load(e, buffer, index, None)
+        mask, value = e.same_lanes(mask, value)
+        return select(e, mask, value, literal(0, value.dtype, value.lanes))
     where = place_of(e, buffer, index)
     if mask is None and where.spot is not None:
         return _load_spot(e, where, where.spot)
@@ -216,8 +231,8 @@ def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
 
 
 def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:
-    """Load lanes a constant stride apart: a reversed contiguous vector for stride -1, else one load
-    a lane, without a mask."""
+    """Load lanes a constant stride apart: a reversed contiguous vector for stride -1, shuffled
+    vectors for strides up to `SHUFFLED`, else one load a lane; with a mask for stride -1 only."""
     kind = memory_type(dtype, where.lanes)
     if where.stride == -1:
         first = _offset(e, where.pointer, dtype, None, 1 - where.lanes)
@@ -226,6 +241,8 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val
         else:
             value = _load_masked(e, dtype, first, _reversed(e, mask))
         return _reversed(e, value)
+    if 1 < where.stride <= SHUFFLED and where.lanes > where.stride:
+        return _load_apart(e, dtype, where)
     element, text = memory_type(dtype), "poison"
     for i in range(where.lanes):
         pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
@@ -234,6 +251,28 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val
             f"insertelement {kind} {text}, {element} {one.text}, i64 {i}", dtype, where.lanes
         ).text
     return from_memory(e, Val(text, dtype, where.lanes))
+
+
+def _load_apart(e: Emitter, dtype: DType, where: Place) -> Val:
+    """Load lanes of a stride up to `SHUFFLED`, register by register."""
+    lanes, stride = where.lanes, where.stride
+    width = max(stride + 1, e.module.vector_bits // (8 * dtype.bytes))
+    pieces = max(1, lanes // width)
+    if lanes % width or pieces & (pieces - 1):
+        width, pieces = lanes, 1
+    before, behind = where.around
+    origin, kind = where.origin or where.pointer, memory_type(dtype, width)
+    found = []
+    for first in range(0, pieces * width, width):
+
+        def vector(at: int, first: int = first) -> Val:
+            start = _offset(e, origin, dtype, None, where.offset + first * stride + at)
+            return e.inline(f"load {kind}, ptr {start.text}, align {dtype.bytes}", dtype, width)
+
+        more = behind if first + width == lanes else stride - 1 - before  # later lanes are there
+        part = picked_apart(e, vector, width, stride, (before, more))
+        found.append(from_memory(e, part))
+    return e.joined(found)
 
 
 def _reversed(e: Emitter, value: Val) -> Val:
@@ -350,6 +389,19 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
             e.line(f"store {one}, ptr {pointer.text}, align {dtype.bytes}")
     else:
         _scatter(e, dtype, where, value, mask)
+
+
+def store_together(e: Emitter, stores: Sequence[BufferStore]) -> None:
+    """Store lanes that fill memory without gaps (see `interleaved.together`)."""
+    buffer = stores[0].buffer
+    values = [e.value(one.value) for one in stores]
+    where = place_of(e, buffer, stores[0].indices[0])
+    e.known_memory.touched(buffer.data, written=True)
+    kind = memory_type(buffer.dtype, where.lanes)
+    names = [to_memory(e, e.widen(v, where.lanes)).removeprefix(f"{kind} ") for v in values]
+    vectors = interleaved(e, [Val(name, buffer.dtype, where.lanes) for name in names])
+    whole = memory_type(buffer.dtype, vectors.lanes)
+    e.line(f"store {whole} {vectors.text}, ptr {where.pointer.text}, align {buffer.dtype.bytes}")
 
 
 def _opaque(e: Emitter, mask: Val) -> Val:

@@ -115,7 +115,7 @@ def body_function(
     begin.nonneg = end.nonneg = True
     serial_loop(inner, node, begin, end)
     parameters += ["i64 %begin", "i64 %end"]
-    e.module.add_function(f"internal i32 @{name}.body({', '.join(parameters)})", inner)
+    inner.define(f"internal i32 @{name}.body({', '.join(parameters)})")
 
 
 def inner_function(
@@ -126,7 +126,7 @@ def inner_function(
     Args:
         pointer: how pointers are passed, each address once.
     """
-    inner = Emitter(e.module, name, serial=True, liberties=e.liberties)
+    inner = Emitter(e.module, e.rules, name, serial=True, liberties=e.liberties)
     inner.unroll_steps = e.unroll_steps
     inner.elements = dict(e.elements)
     for var, value in e.env.items():
@@ -201,7 +201,7 @@ def _entry_function(e: Emitter, name: str, values: list[Val], loop: For | None) 
     e.module.declare("omp_get_num_threads", "i32 @omp_get_num_threads()", "nounwind")
     e.module.declare("omp_get_thread_num", "i32 @omp_get_thread_num()", "nounwind")
     e.module.externs.update(("omp_get_num_threads", "omp_get_thread_num"))
-    entry = Emitter(e.module, name, serial=True)
+    entry = Emitter(e.module, e.rules, name, serial=True)
     arguments = []
     for i, value in enumerate(values, FIRST_VALUE):
         entry.line(f"%s{i} = getelementptr i64, ptr %closure, i64 {i}")

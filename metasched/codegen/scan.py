@@ -5,19 +5,21 @@
 
 The vector x is added to itself, shifted by 1, 2, 4 and 8 lanes; then the value before the loop is
 added to each lane. The annotation allows another order of the sums. Each register is scanned
-on its own; only one addition in each register waits for the register before.
+on its own; only one addition in each register waits for the register before. In a decaying sum what
+is added was multiplied by the factor to the power of the distance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from metasched.analysis.scan import Scan, match_scan
 from metasched.codegen.arithmetic import binary
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.memory import store
+from metasched.codegen.types import constant, register_type
 from metasched.codegen.values import Val, literal
-from metasched.ir.expr import Expr, as_int
+from metasched.ir.expr import Expr, Mul, as_int
 from metasched.ir.op import call
 from metasched.ir.stmt import For, ForKind
 from metasched.lower.passes.scan import noted_scan
@@ -54,8 +56,9 @@ def emit_scan(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
     parts = [_prefix(e, scan, e.part(vector, n, width), neutral) for n in range(0, lanes, width)]
     total, results = e.widen(carried, width), []
     for part in parts:
-        results.append(binary(e, scan.kind, total, part))
-        total = binary(e, scan.kind, total, e.widen(e.extract(part, width - 1), width))
+        results.append(_moved(e, scan, total, range(1, width + 1), part))
+        last = e.widen(e.extract(part, width - 1), width)
+        total = _moved(e, scan, total, [width] * width, last)
     store(e, target.buffer, target.indices[0], e.joined(results), None)
     e.lane = None
     return True
@@ -75,6 +78,16 @@ def _prefix(e: Emitter, scan: Scan, vector: Val, neutral: Val) -> Val:
         order = ", ".join(f"i32 {i}" for i in range(n - distance, 2 * n - distance))
         text = f"shufflevector {neutral.typed}, {vector.typed}, <{n} x i32> <{order}>"
         moved = e.pure(text, vector.dtype, n, neutral, vector)
-        vector = binary(e, scan.kind, moved, vector)
+        vector = _moved(e, scan, moved, [distance] * n, vector)
         distance *= 2
     return vector
+
+
+def _moved(e: Emitter, scan: Scan, before: Val, steps: Sequence[int], vector: Val) -> Val:
+    """Combine each lane with a result that is `steps` steps before it."""
+    if scan.decay != 1:
+        kind = register_type(before.dtype)
+        powers = [constant(scan.decay**n, before.dtype) for n in steps]
+        text = f"<{', '.join(f'{kind} {power}' for power in powers)}>"
+        before = binary(e, Mul, before, Val(text, before.dtype, len(powers), 0))
+    return binary(e, scan.kind, before, vector)

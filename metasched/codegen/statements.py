@@ -8,8 +8,9 @@ from typing import Any
 from metasched.codegen.arithmetic import binary, convert, negate
 from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import flat_index
+from metasched.codegen.interleaved import together
 from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
-from metasched.codegen.memory import store
+from metasched.codegen.memory import store, store_together
 from metasched.codegen.signature import OUT_OF_MEMORY
 from metasched.codegen.team import Together, emit_together
 from metasched.codegen.tiles import tile_copy
@@ -45,8 +46,14 @@ _STACK_FUNCTION = 256 << 10
 
 
 def _seq(e: Emitter, node: SeqStmt) -> None:
-    for item in node.items:
-        e.statement(item)
+    done = 0
+    while done < len(node.items):
+        stores = together(e, node.items, done)
+        if stores:
+            store_together(e, stores)
+        else:
+            e.statement(node.items[done])
+        done += max(1, len(stores))
 
 
 def _store(e: Emitter, node: BufferStore) -> None:

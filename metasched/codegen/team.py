@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from metasched.codegen.arithmetic import compare
 from metasched.codegen.barrier import wait_for_team
-from metasched.codegen.emit import Emitter
+from metasched.codegen.emit import Emitter, Team
 from metasched.codegen.parallel import (
     Serial,
     body_function,
@@ -84,85 +84,72 @@ def emit_team(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> None:
     size, me = Val("%team", INT64, 1, 0), Val("%me", INT64, 1, 0)
     last = Val("%extent", INT64, 1, 0) if extent.const is None else extent
     inner.team = Team(me, size, serial_loop)
-    inner.team.loop(inner, node, last)
+    team_loop(inner, inner.team, node, last)
     parameters += ["i64 %extent", "i64 %me", "i64 %team", "ptr %failed"]
-    e.module.add_function(f"internal i32 @{name}.body({', '.join(parameters)})", inner)
+    inner.define(f"internal i32 @{name}.body({', '.join(parameters)})")
     call_team(e, name, [*pointers.values(), *variables.values(), extent])
 
 
-class Team:
-    """The threads that run a function together: writes loops and statements for all of them.
+def team_loop(e: Emitter, team: Team, node: For, extent: Val) -> None:
+    """Emit a loop that is parallel or holds parallel loops, for all threads of the team."""
+    if node.kind is ForKind.PARALLEL:
+        _share(e, team, node, extent)
+        return
+    _barrier(e, team)
+    team.serial_loop(e, evolve(node, body=Together(node.body)), literal(0), extent)
 
-    Attributes:
-        me, size: the number of a thread and of all threads, as values of the function.
-        read, written: the pointers that threads may have used since the last barrier.
-    """
 
-    def __init__(self, me: Val, size: Val, serial_loop: Serial) -> None:
-        self.me, self.size, self.serial_loop = me, size, serial_loop
-        self.read: set[str] = set()
-        self.written: set[str] = set()
-
-    def loop(self, e: Emitter, node: For, extent: Val) -> None:
-        """Emit a loop that is parallel or holds parallel loops."""
-        if node.kind is ForKind.PARALLEL:
-            self._share(e, node, extent)
-            return
-        self._barrier(e)
-        self.serial_loop(e, evolve(node, body=Together(node.body)), literal(0), extent)
-
-    def statement(self, e: Emitter, stmt: Stmt) -> None:
-        """Emit a statement; all threads run it if it holds parallel loops, else the first does."""
-        if isinstance(stmt, SeqStmt):
-            for item in stmt.items:
-                self.statement(e, item)
-        elif not holds_parallel(stmt):
-            self._alone(e, stmt)
-        elif isinstance(stmt, For):
-            e.statement(stmt)
-        else:
-            self._barrier(e)
-            e.statement(stmt.rebuild([Together(s) for s in stmt.stmts], stmt.exprs))
-
-    def part(self, e: Emitter, stmt: Stmt) -> None:
-        """Emit the body of a loop, branch or variable; a barrier ends it."""
-        self.statement(e, stmt)
-        self._barrier(e)
-
-    def _share(self, e: Emitter, node: For, extent: Val) -> None:
-        """Emit a parallel loop: each thread runs its share of the iterations."""
-        self._meet(e, node)
-        variables, pointers = captured(e, node)
-        name = e.module.fresh_function(f"{e.name}.share")
-        body_function(e, name, node, variables, pointers, self.serial_loop)
-        for ends in shares(e, node, extent, self.me, self.size):
-            arguments = [*pointers.values(), *variables.values(), *ends]
-            call_body(e, name, [a.typed for a in arguments], "%failed")
-
-    def _alone(self, e: Emitter, stmt: Stmt) -> None:
-        """Emit a statement that only the first thread runs."""
-        self._meet(e, stmt)
-        first, done = e.fresh_label("first"), e.fresh_label("others")
-        e.branch_if(compare(e, EQ, self.me, literal(0)), first, done)
-        e.label(first)
+def _statement(e: Emitter, team: Team, stmt: Stmt) -> None:
+    """Emit a statement; all threads run it if it holds parallel loops, else the first does."""
+    if isinstance(stmt, SeqStmt):
+        for item in stmt.items:
+            _statement(e, team, item)
+    elif not holds_parallel(stmt):
+        _alone(e, team, stmt)
+    elif isinstance(stmt, For):
         e.statement(stmt)
-        e.branch(done)
-        e.label(done)
+    else:
+        _barrier(e, team)
+        e.statement(stmt.rebuild([Together(s) for s in stmt.stmts], stmt.exprs))
 
-    def _meet(self, e: Emitter, stmt: Stmt) -> None:
-        """Note the memory that a statement touches, after a barrier if other threads touch it."""
-        read, written = _touched(e, stmt)
-        if written & (self.read | self.written) or read & self.written:
-            self._barrier(e)
-        self.read |= read
-        self.written |= written
 
-    def _barrier(self, e: Emitter) -> None:
-        """Wait for all threads, if any memory was touched since the last barrier."""
-        if self.read or self.written:
-            wait_for_team(e, "%failed", self.size.text)
-            e.known_memory.clear()
-        self.read, self.written = set(), set()
+def _share(e: Emitter, team: Team, node: For, extent: Val) -> None:
+    """Emit a parallel loop: each thread runs its share of the iterations."""
+    _meet(e, team, node)
+    variables, pointers = captured(e, node)
+    name = e.module.fresh_function(f"{e.name}.share")
+    body_function(e, name, node, variables, pointers, team.serial_loop)
+    for ends in shares(e, node, extent, team.me, team.size):
+        arguments = [*pointers.values(), *variables.values(), *ends]
+        call_body(e, name, [a.typed for a in arguments], "%failed")
+
+
+def _alone(e: Emitter, team: Team, stmt: Stmt) -> None:
+    """Emit a statement that only the first thread runs."""
+    _meet(e, team, stmt)
+    first, done = e.fresh_label("first"), e.fresh_label("others")
+    e.branch_if(compare(e, EQ, team.me, literal(0)), first, done)
+    e.label(first)
+    e.statement(stmt)
+    e.branch(done)
+    e.label(done)
+
+
+def _meet(e: Emitter, team: Team, stmt: Stmt) -> None:
+    """Note the memory that a statement touches, after a barrier if other threads touch it."""
+    read, written = _touched(e, stmt)
+    if written & (team.read | team.written) or read & team.written:
+        _barrier(e, team)
+    team.read |= read
+    team.written |= written
+
+
+def _barrier(e: Emitter, team: Team) -> None:
+    """Wait for all threads, if any memory was touched since the last barrier."""
+    if team.read or team.written:
+        wait_for_team(e, "%failed", team.size.text)
+        e.known_memory.clear()
+    team.read, team.written = set(), set()
 
 
 def _touched(e: Emitter, stmt: Stmt) -> tuple[set[str], set[str]]:
@@ -197,6 +184,7 @@ class Together(Stmt):
 
 
 def emit_together(e: Emitter, stmt: Together) -> None:
-    """The rule of `Together`."""
+    """The rule of `Together`: all threads run the body; a barrier ends it."""
     assert e.team is not None
-    e.team.part(e, stmt.body)
+    _statement(e, e.team, stmt.body)
+    _barrier(e, e.team)

@@ -1,0 +1,184 @@
+"""Vectors whose lanes lie 2 to 4 elements apart: contiguous vectors, which are shuffled.
+
+    for j in T.vectorized(8): B[j] = A[2 * j] + A[2 * j + 1]
+
+The lanes of both loads are picked from A[0:8] and A[8:16]. Loads share vectors if their addresses
+differ by a constant and all of them are executed. Outside of the elements between the first and the
+last lane of these loads no memory is read. A load under a condition that reads between them needs
+no mask. Stores that together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one
+contiguous store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from metasched.analysis.access import SHUFFLED
+from metasched.arith.affine import linear_address
+from metasched.arith.linear import Linear
+from metasched.codegen.emit import Emitter
+from metasched.codegen.types import memory_type
+from metasched.codegen.values import Val
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import And, Expr, Or, Var, as_int
+from metasched.ir.op import Call
+from metasched.ir.stmt import AttrStmt, BufferStore, For, IfThenElse, LetStmt, SeqStmt, Stmt
+from metasched.ir.visit import free_vars, loads_of, reads_memory
+
+Lanes = tuple[Val, dict[int, int]]
+"""A vector in memory form, and where the vector holds each lane of a result."""
+
+
+def stride_of(address: Linear, lane: Var) -> int:
+    """The distance of lanes that are shuffled; 0 for other addresses."""
+    step = address.terms.get(lane, 0)
+    alone = all(a is lane or lane not in free_vars(a) for a in address.terms)
+    return step if alone and 1 < step <= SHUFFLED else 0
+
+
+def room(e: Emitter, buffer: Buffer, address: Linear, stride: int) -> tuple[int, int]:
+    """How many elements before the first and behind the last lane may be read, because other loads
+    read them."""
+    low, high = _certain_span(e, buffer, address)
+    if not low <= address.const <= high:
+        return 0, 0
+    before = (address.const - low) % stride
+    return before, min(stride - 1 - before, high - address.const)
+
+
+def certain(e: Emitter, buffer: Buffer, index: Expr) -> bool:
+    """Whether each lane of a load lies between elements that other loads read in any case, so that
+    the lane needs no mask."""
+    address = linear_address(index)
+    low, high = _certain_span(e, buffer, address)
+    return low <= address.const <= high
+
+
+def _certain_span(e: Emitter, buffer: Buffer, address: Linear) -> tuple[int, int]:
+    """The least and largest constant in the addresses of loads of the vectorized loop that are
+    always executed, and whose addresses differ by the constant only; (1, 0) if there are none."""
+    if e.lane is None or e.lane.body is None:
+        return 1, 0
+    body = e.lane.body
+    if (name := ("certain loads", e.lane.var)) not in body.facts:
+        found: dict[object, tuple[int, int]] = {}
+        for load in _certain(body):
+            if len(load.indices) == 1 and load.predicate is None and load.dtype.lanes == 1:
+                own = linear_address(load.indices[0])
+                key = load.buffer.data, frozenset(own.terms.items())
+                low, high = found.get(key, (own.const, own.const))
+                found[key] = min(low, own.const), max(high, own.const)
+        body.facts[name] = found
+    if any(a is not e.lane.var and _varies(a, e.lane.var) for a in address.terms):
+        return 1, 0
+    key = buffer.data, frozenset(address.terms.items())
+    return body.facts[name].get(key, (1, 0))  # type: ignore[no-any-return]
+
+
+def _varies(atom: Expr, lane: Var) -> bool:
+    """Whether an atom differs between lanes or reads memory, which stores may change."""
+    return lane in free_vars(atom) or reads_memory(atom)
+
+
+def _certain(stmt: Stmt) -> Iterator[BufferLoad]:
+    """The loads that each execution of a statement does."""
+    if isinstance(stmt, LetStmt) or (isinstance(stmt, BufferStore) and stmt.predicate is None):
+        yield from _unconditional(stmt.value)
+    elif isinstance(stmt, IfThenElse):
+        yield from _unconditional(stmt.condition)
+    if isinstance(stmt, (SeqStmt, LetStmt, AttrStmt)) or (
+        isinstance(stmt, For) and (as_int(stmt.extent) or 0) > 0
+    ):
+        for inner in stmt.stmts:
+            yield from _certain(inner)
+
+
+def _unconditional(expr: Expr) -> Iterator[BufferLoad]:
+    if isinstance(expr, BufferLoad):
+        yield expr
+        return
+    parts = expr.children
+    if isinstance(expr, (And, Or)):
+        parts = (expr.a,)
+    elif isinstance(expr, Call) and expr.op.name == "if_then_else":
+        parts = expr.args[:1]
+    for part in parts:
+        yield from _unconditional(part)
+
+
+def picked_apart(
+    e: Emitter, vector: Callable[[int], Val], lanes: int, stride: int, around: tuple[int, int]
+) -> Val:
+    """Load lanes `stride` elements apart, in memory form.
+
+    Args:
+        vector: loads as many contiguous elements, from a number of elements behind the first lane.
+        around: how many elements before the first and behind the last lane may be read.
+    """
+    before, behind = around
+    last = before + (lanes - 1) * stride + 1 + behind - lanes
+    parts: list[Lanes] = []
+    for k in range(stride):
+        start = min(k * lanes, last)
+        found = {n: n * stride + before for n in range(lanes)}
+        ours = {n: at - start for n, at in found.items() if at // lanes == k}
+        parts.append((vector(start - before), ours))
+    while len(parts) > 1:
+        pairs = [_merged(e, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[2 * len(pairs) :]
+    return parts[0][0]
+
+
+def _merged(e: Emitter, a: Lanes, b: Lanes) -> Lanes:
+    """Bring lanes of two vectors to their places."""
+    n = a[0].lanes
+    places = {**a[1], **{lane: n + at for lane, at in b[1].items()}}
+    order = [places.get(i) for i in range(n)]
+    return _shuffled(e, a[0], b[0], order), {lane: lane for lane in places}
+
+
+def _shuffled(e: Emitter, a: Val, b: Val, order: Sequence[int | None]) -> Val:
+    kind, n = memory_type(a.dtype, a.lanes), len(order)
+    which = ", ".join("i32 poison" if i is None else f"i32 {i}" for i in order)
+    text = f"shufflevector {kind} {a.text}, {kind} {b.text}, <{n} x i32> <{which}>"
+    return e.inline(text, a.dtype, n)
+
+
+# -- stores
+
+
+def together(e: Emitter, items: Sequence[Stmt], at: int) -> list[BufferStore]:
+    """The items from `at` on that fill memory without gaps, ordered by address; empty if there are
+    none.
+
+    No value may read what an earlier item stores.
+    """
+    first = items[at]
+    if e.lane is None or e.mask is not None or not isinstance(first, BufferStore):
+        return []
+    stride = stride_of(linear_address(first.indices[0]), e.lane.var)
+    stores = [s for s in items[at : at + stride] if isinstance(s, BufferStore)]
+    places = {}
+    for one in stores:
+        if one.buffer.data is not first.buffer.data or one.predicate is not None:
+            return []
+        if one is not first and any(x.buffer.data is one.buffer.data for x in loads_of(one.value)):
+            return []
+        address = linear_address(one.indices[0])
+        if address.terms != linear_address(first.indices[0]).terms:
+            return []
+        places[address.const] = one
+    low = min(places, default=0)
+    full = stride > 1 and set(places) == set(range(low, low + stride))
+    return [places[n] for n in sorted(places)] if full else []
+
+
+def interleaved(e: Emitter, vectors: Sequence[Val]) -> Val:
+    """The lanes of vectors in turns; vectors and result in memory form."""
+    n, count = vectors[0].lanes, len(vectors)
+    order = [i + n * k for i in range(n) for k in range(count)]
+    if count == 2:
+        return _shuffled(e, vectors[0], vectors[1], order)
+    low = _shuffled(e, vectors[0], vectors[1], range(2 * n))
+    high = _shuffled(e, vectors[2], vectors[-1], range(2 * n))
+    return _shuffled(e, low, high, order)

@@ -1,0 +1,164 @@
+"""Lanes 2 to 4 elements apart: what is loaded and stored, no access outside, no lane alone."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from codegen.kernels import agree, build, call, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.measure.data import Array
+from metasched.runtime.guarded_memory import AT_END, AT_START, GuardedMemory
+
+SUM = """
+@T.prim_func
+def main(A: T.Buffer(({size},), "{dtype}"), B: T.Buffer(({n},), "{dtype}")):
+    for i in T.vectorized({n}):
+        with T.block("B"):
+            vi = T.axis.spatial({n}, i)
+            B[vi] = {value}
+"""
+DTYPES = ["float32", "float64", "int8", "uint16", "int64", "float16", "bfloat16"]
+
+
+def text(n: int, stride: int, starts: list[int], dtype: str = "float32") -> str:
+    value = " + ".join(f"A[{stride} * vi + {s}]" for s in starts)
+    size = stride * (n - 1) + max(starts) + 1
+    return SUM.format(n=n, size=size, dtype=dtype, value=value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(2, 70), stride=st.integers(2, 5), dtype=st.sampled_from(DTYPES),
+    starts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+)  # fmt: skip
+def test_lanes_apart_are_loaded(n, stride, dtype, starts):
+    source = text(n, stride, starts, dtype)
+    size = stride * (n - 1) + max(starts) + 1
+    agree(source, integers((size,), dtype), np.zeros(n, integers((1,), dtype).dtype))
+
+
+@pytest.mark.parametrize("where", [AT_START, AT_END])
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("starts", [[0], [1, 0], [2, 0, 1], [5, 2], [7, 0]])
+def test_nothing_outside_of_the_lanes_is_read(where, stride, starts):
+    """The page beside the array cannot be read; the array begins at the lowest load."""
+    starts = [s - min(starts) for s in starts]
+    n, size = 40, stride * 39 + max(starts) + 1
+    layout = [
+        Array(name, "float32", (m,), (1,), True, False, 0, 1, 0.0)
+        for name, m in (("A", size), ("B", n))
+    ]
+    memory = GuardedMemory(layout, where)
+    memory.write(0, integers((size,)))
+    compiled = build(text(n, stride, starts))
+    assert call(compiled, *memory.views) == 0
+    a = integers((size,))
+    wanted = sum(a[s : s + stride * 39 + 1 : stride] for s in starts)
+    np.testing.assert_array_equal(memory.read(1), wanted)
+
+
+def test_a_load_under_a_condition_widens_no_other_load():
+    """A[2 * i + 1] is read for no i, and ends outside of A."""
+    source = """
+@T.prim_func
+def main(A: T.Buffer((79,), "float32"), C: T.Buffer((40,), "bool"), B: T.Buffer((40,), "float32")):
+    for i in T.vectorized(40):
+        with T.block("B"):
+            vi = T.axis.spatial(40, i)
+            B[vi] = A[2 * vi] + T.if_then_else(C[vi], A[2 * vi + 1], T.float32(1))
+"""
+    layout = [
+        Array(name, kind, (m,), (1,), True, False, 0, 1, 0.0)
+        for name, kind, m in (("A", "float32", 79), ("C", "bool", 40), ("B", "float32", 40))
+    ]
+    memory = GuardedMemory(layout, AT_END)
+    memory.write(0, integers((79,)))
+    memory.write(1, np.zeros(40, bool))
+    assert call(build(source), *memory.views) == 0
+    np.testing.assert_array_equal(memory.read(2), integers((79,))[::2] + 1)
+
+
+@pytest.mark.parametrize(("stride", "loads"), [(2, 2), (3, 3), (4, 4)])
+def test_neighbours_share_whole_vectors(stride, loads):
+    ir = build(text(8, stride, list(range(stride)))).llvm_ir
+    body = ir[: ir.index("@kernel_repeat")]
+    assert len(set(re.findall(r"load <8 x float>, ptr (%\w+)", body))) == loads
+    assert "load float" not in body
+
+
+PAIRS = """
+@T.prim_func
+def main(A: T.Buffer(({n}, {stride}), "{dtype}"), B: T.Buffer(({n}, {stride}), "{dtype}")):
+    for i in T.vectorized({n}):
+        with T.block("B"):
+            vi = T.axis.spatial({n}, i)
+{stores}
+"""
+
+
+def pairs(n: int, values: list[tuple[int, str]], stride: int, dtype: str = "float32") -> str:
+    stores = "\n".join(f"            B[vi, {at}] = {value}" for at, value in values)
+    return PAIRS.format(n=n, stride=stride, stores=stores, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (2, 0, 1), (3, 1, 0, 2)])
+@pytest.mark.parametrize("n", [8, 37])
+def test_stores_without_gaps_are_one_store(dtype, order, n):
+    stride = len(order)
+    values = [(k, f"A[vi, {stride - 1 - k}] * A[vi, 0]") for k in order]
+    source, zeros = pairs(n, values, stride, dtype), integers((n, stride), dtype)
+    compiled = agree(source, zeros, np.zeros_like(zeros))
+    if dtype == "float32" and n == 8:
+        assert f"store <{8 * stride} x float>" in compiled.llvm_ir
+
+
+@pytest.mark.parametrize("values", [
+    [(0, "A[vi, 1]"), (1, "B[vi, 0] + A[vi, 0]")],
+    [(0, "A[vi, 1]"), (0, "A[vi, 0]")],
+    [(0, "T.float32(3)"), (1, "A[vi, 0]")],
+    [(0, "B[vi, 1]"), (1, "A[vi, 0]")],
+    [(1, "A[vi, 1]")],
+])  # fmt: skip
+def test_stores_that_depend_on_each_other_keep_their_order(values):
+    agree(pairs(21, values, 2), integers((21, 2)), integers((21, 2), seed=1))
+
+
+def test_pairs_under_a_condition_are_stored_where_it_holds():
+    source = pairs(16, [(0, "A[vi, 1]"), (1, "A[vi, 0]")], 2)
+    where = "            T.where(A[i, 0] > T.float32(0))\n            B[vi, 0]"
+    source = source.replace("            B[vi, 0]", where, 1)
+    agree(source, integers((16, 2)), np.zeros((16, 2), "float32"))
+
+
+CHOICE = """
+@T.prim_func
+def main(A: T.Buffer((42,), "{dtype}"), I: T.Buffer((1,), "int32"), B: T.Buffer((40,), "{dtype}")):
+    for i in T.vectorized(40):
+        with T.block("B"):
+            vi = T.axis.spatial(40, i)
+            {body}
+"""
+HOLDS = "A[vi] + A[vi + 2] > A[0]"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize(("body", "masked"), [
+    (f"B[vi] = T.if_then_else({HOLDS}, A[vi + 1], T.cast(3, '{{dtype}}'))", False),
+    (f"B[vi] = T.Select({HOLDS} or A[vi + 1] < A[vi], A[vi], T.cast(3, '{{dtype}}'))", False),
+    (f"if {HOLDS}:\n                B[vi] = A[vi + 1] * A[vi]", False),
+    ("if A[vi] > A[0]:\n                B[vi] = A[vi + 1]", True),
+    ("B[vi] = T.if_then_else(I[0] > 0 and A[vi] > A[0], A[vi], A[0])", True),
+    ("if A[vi + I[0]] > A[0]:\n                B[vi] = A[vi + I[0]]", True),
+])  # fmt: skip
+def test_a_load_between_certain_loads_needs_no_mask(dtype, body, masked):
+    """Loads that a condition guards are not certain; addresses that memory decides may change."""
+    source = CHOICE.format(dtype=dtype, body=body.replace("{dtype}", dtype))
+    a = np.random.default_rng(0).integers(0, 9, 42).astype(dtype)
+    compiled = agree(source, a, np.ones(1, "int32"), np.zeros(40, dtype))
+    kernel = compiled.llvm_ir[: compiled.llvm_ir.index("@kernel_repeat")]
+    assert ("masked.load" in kernel or "gather" in kernel) == masked
