@@ -22,6 +22,7 @@ NAMED = 10.0  # seconds after which a call that still runs is named
 STOPPED = 20.0  # and after which one that is made for each candidate is stopped
 NOTE = 240  # bytes of the name of a call, for other processes
 _LOOK = 0.25  # seconds between two looks
+_LATE = 4 * _LOOK  # a look counts for no more: before it, this process was stopped or suspended
 
 
 class Endless(PluginError):
@@ -40,7 +41,7 @@ class called:
     `os._exit` in it raises SystemExit. Calls may be nested: the innermost one counts.
     """
 
-    __slots__ = ("what", "who", "stop", "named", "ended", "thread", "start", "outer", "exit")
+    __slots__ = ("what", "who", "stop", "named", "ended", "thread", "spent", "outer", "exit")
 
     def __init__(
         self, what: str, who: object = None, *, stop: bool = False, patient: bool = False
@@ -51,7 +52,7 @@ class called:
     def __enter__(self) -> None:
         if self.stop and any(self.who is one for one in _STOPPED):
             raise Endless(f"it has run for {STOPPED:.0f} s before and is not called any more")
-        self.thread, self.start = threading.get_ident(), time.monotonic()
+        self.thread, self.spent = threading.get_ident(), 0.0
         self.exit, os._exit = os._exit, self._exits
         self.outer = _RUNNING.get(self.thread)
         _RUNNING[self.thread] = self
@@ -87,14 +88,14 @@ class called:
             self.exit(status)
         raise SystemExit(f"os._exit({status})")
 
-    def look(self, now: float) -> None:
-        """Name or stop the call if it is time."""
-        spent = now - self.start
-        if spent > NAMED and not self.named:
+    def look(self, passed: float) -> None:
+        """Name or stop the call if it is time, `passed` seconds after the look before."""
+        self.spent += passed
+        if self.spent > NAMED and not self.named:
             self.named = True
             then = f"it is stopped after {STOPPED:.0f} s" if self.stop else "Ctrl-C ends it"
             warn(f"{self.what} still runs after {NAMED:.0f} s; {then}")
-        if self.stop and spent > STOPPED and not self.ended:
+        if self.stop and self.spent > STOPPED and not self.ended:
             with _LOCK:
                 if _RUNNING.get(self.thread) is self:
                     self.ended = True
@@ -116,12 +117,14 @@ class _Looker:
             threading.Thread(target=self._work, daemon=True, name="metasched-watch").start()
 
     def _work(self) -> None:
+        before = time.monotonic()
         while True:
             time.sleep(_LOOK)
             now = time.monotonic()
+            passed, before = min(now - before, _LATE), now
             for call in list(_RUNNING.values()):
                 with contextlib.suppress(UserWarning):  # made an error: nobody hears it here
-                    call.look(now)
+                    call.look(passed)
 
 
 class _Notes:

@@ -34,7 +34,8 @@ from metasched.measure.candidate import (
 )
 from metasched.measure.jobs import built_of
 from metasched.measure.local import LocalRunner, needed_plugins
-from metasched.measure.process import Worker, dump
+from metasched.measure.pickled import dump
+from metasched.measure.process import Worker
 from metasched.measure.settings import MeasureOptions
 from metasched.registry import load_sources, plugin_sources
 from metasched.target import Target

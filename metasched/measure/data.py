@@ -198,7 +198,7 @@ def make_task(
         low, high = (1, most) if positive else (-most, most)
         index = indexes.get(buffer)
         if index is not None:
-            low, high = 0, index.largest(dtype, most)
+            low, high = index.low, index.largest(dtype, most)
         if dtype.is_bool or (dtype.is_int and dtype.bits == 1):
             low, high = 0, 1
         elif dtype.is_int and dtype.bits == 8 and all_bytes and buffer not in indexes:

@@ -1,4 +1,9 @@
-"""Which values keep indices and loop bounds inside, for the test data of integers that are one."""
+"""Which values keep indices and loop bounds inside, for the test data of integers that are one.
+
+An index that is a sum of loads, loop variables and constants gives exact limits: each of two loads
+that are added gets half of the room. A loop that memory bounds stands for its first and its last
+value. Where an index is no such sum, small values are taken.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from metasched.arith.affine import form_interval, interval, linear
+from metasched.arith.bounds import Interval
+from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Add, Cast, Expr, Var, as_int
+from metasched.ir.expr import Cast, Expr, Var, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse
-from metasched.ir.visit import free_vars, loads_of, walk_stmts
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, LetStmt, While
+from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, walk_stmts
 
 
 @dataclass
@@ -19,7 +27,7 @@ class IndexData:
     """What the values of a buffer address.
 
     Attributes:
-        high: the largest value that stays inside.
+        low, high: the smallest and the largest value that stay inside.
         whole: values up to `high` are safe; otherwise something is added to a value, or it is a
             number of the computation too, and small values are safer.
         ascending: neighbours bound a loop, as the row offsets of a sparse matrix.
@@ -28,23 +36,26 @@ class IndexData:
     high: float = inf
     whole: bool = True
     ascending: bool = False
+    low: int = 0
 
-    def limit(self, high: int, whole: bool) -> None:
-        """Values above `high` lie outside in one more place."""
+    def limit(self, high: int, whole: bool, low: int = 0) -> None:
+        """Values above `high` and below `low` lie outside in one more place."""
         self.high, self.whole = min(self.high, high), self.whole and whole
+        self.low = max(self.low, low)
 
     def largest(self, dtype: DType, small: int) -> int:
         """The largest value of the test data; `small` where values up to `high` are not safe."""
         high = self.high if self.whole else min(small, self.high)
         ends = [high] if dtype.is_float else [high, dtype.range[1]]
-        return int(max(0, min(ends)))
+        return int(max(self.low, min(ends)))
 
 
 def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:
     """The buffers whose values are indices or bounds of loops."""
-    scan = _Scan()
+    scan = _Scan(frozenset(func.buffers))
     for node in walk_stmts(func.body):
         scan.visit(node)
+    scan.flow()
     for buffer in scan.plain:
         if buffer in scan.found:
             scan.found[buffer].whole = False
@@ -54,13 +65,22 @@ def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:
 @dataclass
 class _Scan:
     """Attributes:
+    given: the parameters of the function.
     found: the result so far.
-    bounds: the buffers that bound each loop.
+    lets: variables that stand for integers read from memory.
+    first, last: the smallest and the largest value of a loop variable that memory bounds.
+    ranges: the values of all other variables, where they are known.
+    stored: what the program stores in buffers of its own, such as variables of a script.
     plain: buffers whose values are numbers of the computation.
     """
 
+    given: frozenset[Buffer]
     found: dict[Buffer, IndexData] = field(default_factory=dict)
-    bounds: dict[Var, set[Buffer]] = field(default_factory=dict)
+    lets: dict[Var, Expr] = field(default_factory=dict)
+    first: dict[Var, Expr] = field(default_factory=dict)
+    last: dict[Var, Expr] = field(default_factory=dict)
+    ranges: dict[Var, Interval] = field(default_factory=dict)
+    stored: list[tuple[Buffer, Expr]] = field(default_factory=list)
     plain: set[Buffer] = field(default_factory=set)
 
     def visit(self, node: object) -> None:
@@ -70,6 +90,8 @@ class _Scan:
             for iterator, value in zip(node.block.iter_vars, node.iter_values, strict=True):
                 last = as_int(iterator.dom.extent)
                 self._index(value, 1 if last is None else last)
+                if last is not None and (low := as_int(iterator.dom.min)) is not None:
+                    self.ranges[iterator.var] = low, low + last - 1
             self._value(node.predicate)
         elif isinstance(node, Block):  # views hide what their regions address
             for region in (*node.reads, *node.writes):
@@ -78,14 +100,47 @@ class _Scan:
                     self._index(part.min, size, region=True)
         elif isinstance(node, BufferStore):
             self._indices(node.buffer, node.indices)
-            self._value(node.value)
+            if node.buffer in self.given:
+                self._value(node.value)
+            else:
+                self._inside(node.value)
+                self.stored.append((node.buffer, self._open(node.value)))
+        elif isinstance(node, LetStmt):
+            self._inside(node.value)
+            if node.value.dtype.is_int and reads_memory(self._open(node.value)):
+                self.lets[node.var] = self._open(node.value)
         elif isinstance(node, IfThenElse):
             self._value(node.condition)
+        elif isinstance(node, While):
+            self._inside(node.condition)
+
+    def flow(self) -> None:
+        """What the program stores in buffers of its own has the limits of those buffers."""
+        before = None
+        while before != (before := {b: (d.high, d.low) for b, d in self.found.items()}):
+            for buffer, value in self.stored:
+                data = self.found.get(buffer)
+                while isinstance(value, Cast):
+                    value = value.value
+                for load in _numbers(value):
+                    if data is None or data.high == inf:
+                        self.plain |= {load.buffer} if buffer in self.plain else set()
+                    elif load.buffer is not buffer:
+                        own = self.found.setdefault(load.buffer, IndexData())
+                        own.limit(int(data.high), data.whole and load is value, data.low)
+
+    def _open(self, expr: Expr) -> Expr:
+        return substitute(expr, self.lets)
 
     def _loop(self, loop: For) -> None:
-        loads = {*loads_of(loop.min), *loads_of(loop.extent)}
-        if loads:
-            self.bounds[loop.var] = {load.buffer for load in loads}
+        low = self._open(loop.min)
+        end = low + self._open(loop.extent)
+        loads = {*loads_of(low), *loads_of(end)}
+        if not loads and self.first.keys().isdisjoint(free_vars(low) | free_vars(end)):
+            self.ranges[loop.var] = interval(low, self.ranges)[0], interval(end, self.ranges)[1] - 1
+            return
+        self.first[loop.var] = substitute(low, self.first)
+        self.last[loop.var] = substitute(end - 1, self.last)
         for load in loads:
             data = self.found.setdefault(load.buffer, IndexData())
             data.ascending |= sum(other.buffer is load.buffer for other in loads) > 1
@@ -98,24 +153,71 @@ class _Scan:
 
     def _index(self, index: Expr, size: int, *, region: bool = False) -> None:
         """An index into `size` elements, or the start of a region."""
-        bounded = {v: self.bounds[v] for v in free_vars(index) if v in self.bounds}
-        ends = {buffer for buffers in bounded.values() for buffer in buffers}
+        index = self._open(index)
+        self._inside(index)
+        top, bottom = substitute(index, self.last), substitute(index, self.first)
+        if not reads_memory(top) and not reads_memory(bottom):
+            return
+        if self._sum(linear(top), linear(bottom), size):
+            return
         while isinstance(index, Cast):
             index = index.value
         for load in loads_of(index):
-            self._indices(load.buffer, load.indices)
-            if load.buffer not in ends:
-                whole = region or index is load
-                self.found.setdefault(load.buffer, IndexData()).limit(size - 1, whole)
-        parts = [index.a, index.b] if isinstance(index, Add) else [index]
-        alone = all(part in bounded or isinstance(part, BufferLoad) for part in parts)
-        for buffer in ends:  # the last value of the loop is smaller than the bound
-            self.found.setdefault(buffer, IndexData()).limit(size, region or alone)
+            whole = region or index is load
+            self.found.setdefault(load.buffer, IndexData()).limit(size - 1, whole)
+        for load in {*loads_of(top), *loads_of(bottom)} - {*loads_of(index)}:
+            self.found.setdefault(load.buffer, IndexData()).limit(size, region)
+
+    def _sum(self, top: Linear, bottom: Linear, size: int) -> bool:
+        """Limit the loads of an index between two sums; False if a part is no load and has no
+        known range."""
+        above, below = self._parts(top), self._parts(bottom)
+        if above is None or below is None:
+            return False
+        raised, lowered, most = above[0], above[1], size - 1 - above[2][1]
+        adds, takes, least = below[0], below[1], below[2][0]
+        cap = int(most) // max(sum(raised.values()), 1)
+        need = -(int(least) // max(sum(adds.values()), 1))
+        if cap < 0 or (need > 0 and not adds) or need > cap:
+            return False
+        for buffer in {*raised, *lowered, *adds, *takes}:
+            data = self.found.setdefault(buffer, IndexData())
+            data.limit(cap if buffer in raised else size, True, max(need, 0) * (buffer in adds))
+        for buffer in takes:  # never more than what it is taken from
+            data = self.found[buffer]
+            if takes[buffer] == adds.get(buffer):
+                data.ascending = True
+            else:
+                data.limit(0, True)
+        return True
+
+    def _parts(self, form: Linear) -> tuple[dict[Buffer, int], dict[Buffer, int], Interval] | None:
+        """How often buffers are added and taken away in a sum, and the interval of the rest."""
+        added: dict[Buffer, int] = {}
+        taken: dict[Buffer, int] = {}
+        rest = Linear({}, form.const)
+        for atom, times in form.terms.items():
+            while isinstance(atom, Cast) and atom.value.dtype.is_int:
+                atom = atom.value
+            if isinstance(atom, BufferLoad):
+                side = added if times > 0 else taken
+                side[atom.buffer] = side.get(atom.buffer, 0) + abs(times)
+            elif reads_memory(atom):
+                return None
+            else:
+                rest = rest.plus(Linear({atom: times}, 0))
+        low, high = form_interval(rest, self.ranges)
+        return None if low == -inf or high == inf else (added, taken, (low, high))
 
     def _value(self, value: Expr) -> None:
         """A number that is computed."""
+        value = self._open(value)
         for load in _numbers(value):
             self.plain.add(load.buffer)
+        self._inside(value)
+
+    def _inside(self, value: Expr) -> None:
+        """The indices of loads in an expression."""
         for load in loads_of(value):
             self._indices(load.buffer, load.indices)
 

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,13 +23,14 @@ from typing import IO, Any
 
 from metasched.errors import MeasureError, clipped
 from metasched.hardware import usable_cpus
+from metasched.measure.pickled import dump
 from metasched.measure.priority import waited
 from metasched.measure.worker import frame, unframe
+from metasched.measure.worker_server import Forked, fork
 
 # Thread pools that a worker does not use and that would only cost start-up time and memory.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _PATIENCE = 9  # a job, or a start, may wait for a core for this many times its limit
-_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
@@ -97,7 +97,8 @@ class Worker:
             name: the worker's name in messages.
             nice: see `priority.prioritise`; LAST for processes that must not disturb a timing.
             memory: limit of the address space in bytes; 0 for none.
-            preload: module that the process imports as soon as it is ready.
+            preload: module that the process imports as soon as it is ready. With it, the process
+                is forked from a server that has imported the package, where the system can.
             plugins: files that the process loads next; if a file fails, each job ends with an error
                 that says so.
             fds: file descriptors that the process gets under the same numbers.
@@ -109,6 +110,7 @@ class Worker:
         self.name = name
         self.starts = 0
         self._arguments = ["--nice", str(nice), "--memory", str(memory)]
+        self._preload, self._forks = preload, bool(preload) and whole_environment is None
         if preload:
             self._arguments += ["--preload", preload]
         for file in plugins:
@@ -118,7 +120,7 @@ class Worker:
             **os.environ, **_ENVIRONMENT, **(environment or {})
         }  # fmt: skip
         self._start_limit = start_limit
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._buffer = bytearray()
         self._job: _Job | None = None
         self._deadline = self._begun = self._waited = 0.0
@@ -143,20 +145,10 @@ class Worker:
             return
         self._bury()
         paths = [_PACKAGE_PARENT, *filter(None, [self._environment.get("PYTHONPATH")])]
-        cpus = ["--cpus", *map(str, usable_cpus())]  # this process may be bound to one of them
-        search = {"PYTHONPATH": os.pathsep.join(paths)}
+        environment = {**self._environment, "PYTHONPATH": os.pathsep.join(paths)}
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "metasched.measure.worker", *self._arguments, *cpus],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                bufsize=0,
-                pass_fds=self._fds,
-                start_new_session=True,
-                env={**self._environment, **search},
-            )
+            self._process = self._launched(environment)
         except OSError as error:
             self._log.close()
             raise MeasureError(f"{self.name} cannot be started: {error}") from None
@@ -164,7 +156,7 @@ class Worker:
         os.set_blocking(self._process.stdin.fileno(), False)
         self._finalizer = weakref.finalize(self, _forgotten, self._process, self._log, os.getpid())
         self._ready, self._held, self._buffer = False, 0.0, bytearray()
-        self._begin()
+        self._begin(0.0)
         self.starts += 1
 
     def submit(self, function: str, *arguments: Any, limit: float) -> None:
@@ -270,10 +262,31 @@ class Worker:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """The process has the limit of a start from now on, to become ready or to read a job."""
-        assert self._process is not None
-        self._begun, self._waited = time.monotonic(), waited(self._process.pid)
+    def _launched(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | Forked:
+        """A new process, which is not ready yet. Raises OSError."""
+        cpus = sorted(usable_cpus())  # this process may be bound to one of them
+        arguments = [*self._arguments, "--cpus", *map(str, cpus)]
+        if self._forks:
+            given = arguments, self._preload, cpus, environment, self._fds, self._log
+            if (made := fork(*given)) is not None:
+                return made
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "metasched.measure.worker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            bufsize=0,
+            pass_fds=self._fds,
+            start_new_session=True,
+            env=environment,
+        )
+
+    def _begin(self, waited: float) -> None:
+        """The process has the limit of a start from now on, to become ready or to read a job.
+
+        `waited`: the seconds that it has waited for a core so far.
+        """
+        self._begun, self._waited = time.monotonic(), waited
         self._deadline = self._begun + self._start_limit
 
     def _delayed(self) -> bool:
@@ -328,7 +341,7 @@ class Worker:
         assert self._job is not None and self._process is not None
         assert self._process.stdin is not None
         if self._ready:
-            self._begin()
+            self._begin(waited(self._process.pid))
         patient = self._ready and not self._held
         pipe, data = self._process.stdin.fileno(), memoryview(self._job.data)
         while self._job.sent < len(data):
@@ -424,41 +437,7 @@ def wait(workers: Iterable[Worker], timeout: float | None = None) -> list[tuple[
     return ended
 
 
-def dump(value: Any) -> bytes:
-    """Pickle a value of any depth: sums of thousands of terms exceed the recursion limit."""
-    try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except RecursionError:
-        return _dump_deep(value)
-    except _UNPICKLABLE as error:
-        raise MeasureError(f"this cannot be sent to a worker: {error}") from error
-
-
-def _dump_deep(value: Any) -> bytes:
-    """Pickle in a thread with a large stack."""
-    out: list[bytes | BaseException] = []
-
-    def work() -> None:
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(400_000)
-        try:
-            out.append(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-        except (RecursionError, *_UNPICKLABLE) as error:
-            out.append(error)
-        finally:
-            sys.setrecursionlimit(limit)
-
-    before = threading.stack_size(512 << 20)
-    thread = threading.Thread(target=work)
-    thread.start()
-    threading.stack_size(before)
-    thread.join()
-    if isinstance(out[0], BaseException):
-        raise MeasureError(f"this cannot be sent to a worker: {out[0]}") from out[0]
-    return out[0]
-
-
-def _end(process: subprocess.Popen[bytes], grace: float) -> None:
+def _end(process: subprocess.Popen[bytes] | Forked, grace: float) -> None:
     """Close stdin, wait a little, then kill the whole group and reap the process."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
@@ -473,7 +452,7 @@ def _end(process: subprocess.Popen[bytes], grace: float) -> None:
         process.wait()
 
 
-def _forgotten(process: subprocess.Popen[bytes], log: IO[bytes], owner: int) -> None:
+def _forgotten(process: subprocess.Popen[bytes] | Forked, log: IO[bytes], owner: int) -> None:
     """End a worker that nobody closed, unless this is a fork of the process that started it."""
     if os.getpid() == owner:
         _end(process, 0.0)

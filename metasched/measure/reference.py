@@ -24,6 +24,7 @@ from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.data import Task, inexact_reason
+from metasched.measure.indices import index_data
 from metasched.measure.jobs import Baseline
 from metasched.measure.loaded_task import shared_size
 from metasched.measure.process import Reply, Worker
@@ -189,8 +190,15 @@ class References:
     def _baseline_ready(self, reply: Reply) -> None:
         if reply.kind != "value":
             built = os.fstat(self._aside).st_size > 0
-            what = "run" if built else "built"
-            self._fail(f"the unscheduled program cannot be {what}: {reply.reason}")
+            what, hint = "run" if built else "built", ""
+            guessed = [b.name for b, data in index_data(self._given[0]).items() if not data.whole]
+            if built and reply.signal == "SIGSEGV" and guessed:
+                hint = (
+                    f"; the limits of {', '.join(guessed)} as an index are not known, so the test "
+                    "data may lead outside: clamp the index with T.min and T.max, and "
+                    "build(func, check_bounds=True) names the access"
+                )
+            self._fail(f"the unscheduled program cannot be {what}: {reply.reason}{hint}")
         self._unscheduled = reply.value
         self._compare()
 

@@ -17,7 +17,8 @@ from metasched.cost.features import FeatureSet
 from metasched.errors import warn
 from metasched.foreign import failure
 from metasched.ir.func import PrimFunc
-from metasched.measure.process import Reply, Worker, dump, wait
+from metasched.measure.pickled import dump
+from metasched.measure.process import Reply, Worker, wait
 from metasched.schedule.plugin import Postproc
 from metasched.schedule.trace import Trace
 from metasched.search.replaying import Request, Summary

@@ -185,7 +185,46 @@ def f(H: T.Buffer((500,), "int32"), A: T.Buffer((500,), "uint8"), B: T.Buffer((5
             O[T.cast(A[i], "int32")] += C[i] + O[B[i] + 3] + H[C[i]]
 """
     arrays = task_of(parse(text)).arrays
-    assert [a.high for a in arrays[1:4]] == [255, 4, 4]
+    assert [a.high for a in arrays[1:4]] == [255, 252, 4]
+
+
+NEIGHBOURS = """
+@T.prim_func
+def f(P: T.Buffer((65,), "int32"), Q: T.Buffer((64,), "int32"), J: T.Buffer((512,), "int32"),
+      A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    for i in range(64):
+        B[i] = 0.0
+        {body}
+"""
+LOOP = "for j in range({bounds}):\n            q = J[j]\n            B[i] += A[q]"
+WHILE = """j = P[i]
+        while j < P[i + 1]:
+            B[i] += A[J[j]]
+            j += 1"""
+
+
+@pytest.mark.parametrize("body, high, rising", [
+    (LOOP.format(bounds="P[i], P[i + 1]"), {"P": 512, "J": 63}, True),
+    ("lo = P[i]\n        hi = P[i + 1]\n        " + LOOP.format(bounds="lo, hi"),
+     {"P": 512, "J": 63}, True),
+    (LOOP.format(bounds="P[i], Q[i]"), {"P": 512, "Q": 512, "J": 63}, False),
+    (LOOP.format(bounds="P[i], P[i] + Q[i]"), {"P": 256, "Q": 256, "J": 63}, False),
+    ("for j in range(Q[i]):\n            B[i] += A[J[P[i] + j]]",
+     {"P": 256, "Q": 256, "J": 63}, False),
+    (WHILE, {"P": 511, "J": 63}, False),
+    ("B[i] = A[P[i + 1] - P[i]]", {"P": 63}, True),
+    ("B[i] = A[Q[i] * 4 + 3 - P[i]]", {"P": 0, "Q": 15}, False),
+    ("B[i] = A[Q[i] - 1]", {"Q": 64}, False),
+    ("B[i] = A[J[i] + J[i + 1] + J[511]]", {"J": 21}, False),
+])  # fmt: skip
+def test_sums_of_loads_and_variables_stay_inside(body, high, rising):
+    func = parse(NEIGHBOURS.format(body=body))
+    for seed in range(3):
+        task = task_of(func, seed=seed)
+        assert {a.name: a.high for a in task.arrays if a.name in high} == high
+        assert task.arrays[0].ascending == rising
+        data = [fill(array, task, n) for n, array in enumerate(task.arrays)]
+        build(func, check_bounds=True)(*data)
 
 
 def test_filling_is_reproducible_and_differs_by_position():

@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 from metasched.errors import MeasureError
-from metasched.measure.process import Worker, dump, wait
+from metasched.measure.pickled import dump
+from metasched.measure.process import Worker, wait
 from metasched.measure.worker import frame, unframe
 
 ROOT = Path(__file__).resolve().parents[2]
+JOBS = "metasched.measure.jobs"  # with a module to import, a worker is forked
 
 
-@pytest.fixture(scope="module")
-def worker():
-    made = Worker("test worker")
+@pytest.fixture(scope="module", params=["", JOBS], ids=["started", "forked"])
+def worker(request):
+    made = Worker("test worker", preload=request.param)
     yield made
     made.close()
 
@@ -144,8 +146,9 @@ def test_many_at_once_and_a_wait_that_times_out():
     assert all(gone(pid) for pid in pids)
 
 
-def test_memory_limit():
-    small = Worker(memory=1 << 30)
+@pytest.mark.parametrize("preload", ["", JOBS], ids=["started", "forked"])
+def test_memory_limit(preload):
+    small = Worker(memory=1 << 30, preload=preload)
     reply = small.run("builtins:bytearray", 2 << 30, limit=5)
     small.close()
     assert reply.kind == "error" and reply.error == "MemoryError"
@@ -235,31 +238,34 @@ def ended(worker):
 PARENT = """
 import sys, time
 from metasched.measure.process import Worker, wait
-busy, idle, held = Worker(), Worker(), Worker()
+busy, idle, held = (Worker(preload=sys.argv[1]) for _ in range(3))
 idle.run("os:getpid", limit=5)
 held.run("os:getpid", limit=5)
 held.pause()
 busy.submit("timeit:timeit", "pass", "pass", time.time, 10**12, limit=60)
 wait([busy], 1); wait([busy], 0.3)
-print(busy.pid, idle.pid, held.pid, flush=True)
+server = held._process._server.process.pid if sys.argv[1] else busy.pid
+print(busy.pid, idle.pid, held.pid, server, flush=True)
 time.sleep(60)
 """
 
 
-def test_no_orphans_after_the_parent_is_killed():
+@pytest.mark.parametrize("preload", ["", JOBS], ids=["started", "forked"])
+def test_no_orphans_after_the_parent_is_killed(preload):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", PARENT, preload], stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     pids = [int(word) for word in parent.stdout.readline().split()]
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert len(pids) == 3 and all(gone(pid) for pid in pids)
+    assert len(pids) == 4 and all(gone(pid) for pid in pids)
 
 
-def test_forgotten_workers_end():
-    forgotten = Worker()
+@pytest.mark.parametrize("preload", ["", JOBS], ids=["started", "forked"])
+def test_forgotten_workers_end(preload):
+    forgotten = Worker(preload=preload)
     pid = forgotten.run("os:getpid", limit=1).value
     del forgotten
     assert gone(pid)
