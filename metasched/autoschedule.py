@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from metasched import config
+from metasched.analysis.sizes import how_to_name, run_time_extents, with_sizes
 from metasched.database.replay import single
 from metasched.errors import warn
-from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.func import SIZES, IRModule, PrimFunc
 from metasched.kinds import default_trace
 from metasched.registry import load_plugin
 from metasched.schedule.schedule import Schedule
-from metasched.search.autoscheduler import first_guess
+from metasched.search.autoscheduler import Guess, first_guess
 from metasched.search.parts import guide_of, spaces_of
 from metasched.search.population import CandidateFactory
 from metasched.search.run import paused_collection
@@ -25,6 +26,7 @@ def autoschedule(
     target: Target | str | Mapping[str, Any] | None = None,
     *,
     space: Space | str | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Schedule:
     """Schedule a function without a measurement (as Adams et al. do for Halide, 2019).
 
@@ -36,23 +38,30 @@ def autoschedule(
         func: a PrimFunc, or a module of one function.
         target: what to schedule for; None is this machine.
         space: as for `tune`.
+        sizes: a representative number for each run-time extent, as for `tune`.
 
     Returns the schedule, postprocs included; `metasched.build(schedule)` compiles it, and its trace
     replays. Where no program can be ranked the result is the default schedule, and a warning says
     why.
 
     Raises TuneError for a module of several functions or none, TargetError for a target without a
-    search space, PluginError when a plug-in is broken.
+    search space, PluginError when a plug-in is broken, MetaschedError for sizes that do not fit.
     """
     settings = config.load()
     for file in settings.plugins:
         load_plugin(file)
     only, machine = single(func), Target.of(target)
+    only = with_sizes(only, sizes) if sizes is not None else only
+    lacking = [v.name for v in run_time_extents(only) if v.name not in only.attrs.get(SIZES, {})]
     chosen = spaces_of(space, settings.space, ["main"], machine)["main"]
     with paused_collection():
         factory = CandidateFactory(only, machine, chosen)
         default = factory.finished(default_trace(only, machine))
-        guess = first_guess(factory, guide_of(machine), default)
+        if lacking:
+            what = f"run-time extents have no sizes to schedule for: {how_to_name(lacking)}"
+            guess = Guess(default, what)
+        else:
+            guess = first_guess(factory, guide_of(machine), default)
     if guess.lack:
         warn(f"autoschedule gives the default schedule: {guess.lack}")
     return guess.candidate.schedule

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2
 
+from metasched.analysis.access import SHUFFLED
 from metasched.cost.footprint import Footprint
 from metasched.cost.guard_fraction import guard_fraction
 from metasched.cost.summary import Loop, Store
@@ -329,9 +330,10 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             count *= vectors if moved is not None else 1
         else:
             stride = _vector_stride(access, order, depth) or 0
-        if stride > 1 or _uneven(access, order, depth):
+        if stride > SHUFFLED or _uneven(access, order, depth):
             gathers += 1
             count *= min(width, lanes)
+        count *= stride if 1 < stride <= SHUFFLED and access is not written else 1
         taken = count * (1.0 + reducing) / held if access is written else count
         converts += count * _conversion(nest.store, access)
         if _splits(access, order, min(width, lanes), machine.line):

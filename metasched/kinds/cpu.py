@@ -50,6 +50,7 @@ from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.transposition import TileTransposition
+from metasched.space.modules.vector_rows import VectorRows
 from metasched.space.modules.vector_update import VectorUpdate
 from metasched.space.modules.wavefront import Wavefront
 from metasched.space.modules.widen_operands import WidenOperands
@@ -100,6 +101,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorUpdate(bits),
         Pivot(cpu.num_cores, bits),
         Wavefront(cpu.num_cores),
+        VectorRows(bits),
         Interleave(),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),

@@ -1,8 +1,9 @@
 """The default schedule of CPU targets, candidate 0 of a search: no decision, always legal.
 
-It treats each block on its own: one block for each output, vectors along contiguous memory, the
-outer loops in parallel, the init of a reduction before its loops. Loops that several blocks share
-are distributed where a block has no vectors otherwise. It tiles nothing and fuses no blocks.
+It treats each block on its own: one block for each output, unless the block has vectors; vectors
+along contiguous memory, the outer loops in parallel, the init of a reduction before its loops.
+Loops that several blocks share are distributed where a block has no vectors otherwise. It tiles
+nothing and fuses no blocks.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from metasched.space.loop_kinds import (
     distribute_and_vectorize,
     undo_to,
 )
+from metasched.space.strides import has_vectors
 from metasched.target import Target, cpu_of
 
 JOBS_PER_CORE = 4
@@ -52,7 +54,8 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
         distribute_and_vectorize(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
 
     def outputs(child: Child) -> None:
-        if len(child.block.writes) > 1:
+        reduces = any(v.is_reduce for v in child.block.iter_vars)
+        if len(child.block.writes) > 1 and (reduces or not has_vectors(child.block)):
             sch.decompose_outputs(sch.get_block(child.block.name, func))
 
     def threads(child: Child) -> None:

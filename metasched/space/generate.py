@@ -27,6 +27,7 @@ from metasched.schedule.trace import Trace
 from metasched.space.module import RULE, Module
 from metasched.space.reasons import reasons
 from metasched.target import Target
+from metasched.watch import is_built_in
 
 MAX_SPACES = 64
 """The most design spaces of one program; of more alternatives, evenly spread ones are kept."""
@@ -97,7 +98,8 @@ class SpaceGenerator:
         written = Schedule(source, seed=seed)
         found = [written]
         for module in self.modules:
-            with apart(f"schedule module {module.name}"):
+            # On a busy machine a built-in module may take seconds, which is no fault of it.
+            with apart(f"schedule module {module.name}", patient=is_built_in(module)):
                 found = _thinned([after for sch in found for after in self._visit(module, sch)])
         self.notes[:] = reasons(written, found)
         return _distinct(found)

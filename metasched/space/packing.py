@@ -172,8 +172,8 @@ def fill_panel(
         width: lanes of a vector.
         widest: the most lanes of a vector.
 
-    Where the source is contiguous along another iterator, squares of both iterators are copied:
-    code generation transposes them in registers.
+    Where the source is contiguous along an iterator other than the lanes', squares of both
+    iterators are copied: code generation transposes them in registers.
     """
     node = sch.get(panel)
     last = free_vars(node.writes[0].region[-1].min)
@@ -182,7 +182,7 @@ def fill_panel(
     sch.compute_at(panel, place, preserve_unit_loops=True)
     loops = sch.get_loops(panel)[depth:]
     together = copied_together(sch, panel, lane, widest)
-    if together < 4 and across is not None:
+    if together < 4 and across not in (None, lane):
         rows, lanes = (sch.split(loops[n], [None, width]) for n in (across, lane))
         rest = [loop for n, loop in enumerate(loops) if n not in (across, lane)]
         sch.reorder(*rest, lanes[0], rows[0], rows[1], lanes[1])

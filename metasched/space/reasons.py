@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from metasched.analysis.access import SHUFFLED
 from metasched.analysis.block import (
     FOLD,
     TILED,
@@ -113,7 +114,7 @@ def _scalar(child: Child, scope: Scope) -> str:
         if failure is None:
             return ""
         why = why or failure.message
-    along = "along no loop do all stores move by one element and all loads by one, none or -1"
+    along = f"along no loop do all stores move by one element and all loads by -1 to {SHUFFLED}"
     return why or _outputs(child) or along
 
 

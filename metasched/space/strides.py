@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
-from metasched.analysis.access import Access, accesses, strides
+from metasched.analysis.access import SHUFFLED, Access, accesses, strides
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import Var, as_int
-from metasched.ir.stmt import Block, For, IterVar, fact
+from metasched.ir.stmt import Block, For, IterKind, IterVar, fact
 from metasched.ir.visit import free_vars, substitute
 from metasched.schedule.schedule import Schedule
 
@@ -40,9 +40,9 @@ def vector_iter(block: Block) -> IterVar | None:
     best: IterVar | None = None
     best_score = -1
     for v, moves in _moves(block):
-        if not all(s == 1 for write, s in moves if write):
+        if not all(s == 1 for a, s in moves if a.is_write):
             continue
-        score = sum(s in (0, 1) for write, s in moves if not write)
+        score = sum(s in (0, 1) for a, s in moves if not a.is_write)
         if score >= best_score:
             best, best_score = v, score
     return best
@@ -78,18 +78,55 @@ def worth_packing(sch: Schedule, block: Block, rows: int, contiguous: bool, lane
 
 @fact
 def has_vectors(block: Block) -> bool:
-    """Whether some spatial iterator moves every store by one element, and every load by one, none,
-    or one backwards."""
-    return any(
-        all(s == 1 or (s in (0, -1) and not w) for w, s in moves) for _, moves in _moves(block)
+    """Whether lanes along some spatial or opaque iterator are vectors (see `contiguous`)."""
+    return any(_in_vectors(moves) for _, moves in _moves(block, opaque=True))
+
+
+def _in_vectors(moves: Sequence[tuple[Access, int | None]]) -> bool:
+    stores = [(a, s) for a, s in moves if a.is_write]
+    gaps = [(a, s) for a, s in stores if s != 1]
+    loads = (s for a, s in moves if not a.is_write)
+    return (
+        bool(stores)
+        and all(s is not None and -1 <= s <= SHUFFLED for s in loads)
+        and all(s is not None and _fills(a, s, [b for b, _ in gaps]) for a, s in gaps)
     )
 
 
-def _moves(block: Block) -> Iterator[tuple[IterVar, list[tuple[bool, int | None]]]]:
-    """The spatial iterators, each with whether an access is a write, and its stride."""
+def _fills(access: Access, stride: int, others: Sequence[Access]) -> bool:
+    """Whether stores that move by `stride` elements write all elements between them."""
+    if not 1 < stride <= SHUFFLED:
+        return False
+    starts = set()
+    for one in others:
+        if one.buffer is access.buffer:
+            gap = 0
+            for a, b, by in zip(
+                one.indices, access.indices, access.buffer.constant_strides(), strict=True
+            ):
+                step = as_int(Analyzer().simplify(a - b))
+                if step is None or (step and by is None):
+                    return False
+                gap += step * (by or 0)
+            starts.add(gap)
+    return starts == set(range(min(starts), min(starts) + stride))
+
+
+def _moves(
+    block: Block, opaque: bool = False
+) -> Iterator[tuple[IterVar, list[tuple[Access, int | None]]]]:
+    """The spatial iterators, each with the accesses and their strides.
+
+    Each lane has buffers of the block's own for itself.
+
+    Args:
+        opaque: also the opaque iterators.
+    """
+    found = [a for a in accesses(block) if a.buffer not in block.alloc_buffers]
     for v in block.iter_vars:
-        if v.is_spatial and as_int(v.dom.extent) != 1:
-            yield v, [(a.is_write, iter_stride(a, v.var)) for a in accesses(block)]
+        taken = v.is_spatial or (opaque and v.kind is IterKind.OPAQUE)
+        if taken and as_int(v.dom.extent) != 1:
+            yield v, [(a, iter_stride(a, v.var)) for a in found]
 
 
 def lanes_together(block: Block, var: Var, most: int) -> int:
@@ -118,7 +155,9 @@ def _together(access: Access, var: Var, lanes: int) -> bool:
 
 
 def contiguous(child: Child, loop: For) -> bool:
-    """Whether along a loop every store moves by one element and every load by one, none, or one
-    backwards."""
-    moves = [(a.is_write, s) for a, s in strides(child, loop)]
-    return any(w for w, _ in moves) and all(s == 1 or (s in (0, -1) and not w) for w, s in moves)
+    """Whether lanes along a loop are vectors in memory.
+
+    Every store moves by one element, or by several between which other stores leave no gap. Every
+    load moves by one element backwards, or by none to `SHUFFLED` elements.
+    """
+    return _in_vectors(strides(child, loop))

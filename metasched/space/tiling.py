@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.block import TILED, needs_multi_level_tiling
+from metasched.analysis.block import TILED, needs_multi_level_tiling, update
 from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_int
@@ -96,10 +96,15 @@ def within_parallel(sch: Schedule, block: BlockRV) -> bool:
     return any(isinstance(node, For) and node.kind is ForKind.PARALLEL for node in above)
 
 
-def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule]:
+def changed(
+    sch: Schedule, *ways: Callable[[Schedule], object], nothing: Sequence[str] = ()
+) -> list[Schedule]:
     """Apply each of `ways` to its own copy of the schedule.
 
     Refused ways are noted and left out. A way that returns False offers nothing.
+
+    Args:
+        nothing: reasons which say that a step has nothing to do on the block; they are not noted.
     """
     found = []
     for way in ways:
@@ -108,7 +113,8 @@ def changed(sch: Schedule, *ways: Callable[[Schedule], object]) -> list[Schedule
             if way(variant) is False:
                 continue
         except ScheduleError as error:
-            sch.refused.append(error)
+            if error.reason not in nothing:
+                sch.refused.append(error)
             continue
         found.append(variant)
     return found
@@ -148,13 +154,24 @@ def tile(
     return levels
 
 
+def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:
+    """Vectorize `width` iterations of the loop at position `lane`, and unroll all other loops."""
+    outer, inner = sch.split(loops[lane], [None, width])
+    rows = [loop for position, loop in enumerate(loops) if position != lane]
+    if lane != len(loops) - 1:
+        sch.reorder(*rows, outer, inner)
+    for loop in (*rows, outer):
+        sch.unroll(loop)
+    sch.vectorize(inner)
+
+
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     """The only consumer of a block, if it can finish each element where the block computes it.
 
-    The consumer has plain loops and only spatial iterators, and overwrites nothing that it or the
-    block reads. It reads
-    the results of the block at one place, and results of other blocks only if these come before the
-    block. None where there is no such consumer.
+    The consumer has plain loops and only spatial iterators, and overwrites nothing that the block
+    reads. It may update elements, if no other block writes them. It reads the results of the block
+    at one place, and results of other blocks only if these come before the block. None where there
+    is no such consumer.
     """
     realize = sch.state.block(block)
     scope = sch.state.scope(realize)
@@ -167,7 +184,9 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     read = {r.buffer for r in realize.block.reads}
     if any(w.buffer in read for w in consumer.block.writes):
         return None
-    if not (last and spatial and _pointwise(consumer.block, realize)) or _in_place(consumer.block):
+    if not (last and spatial and _pointwise(consumer.block, realize)):
+        return None
+    if _in_place(consumer.block) and update(scope, consumer.token) is not None:
         return None
     return sch.get_block(consumer.block.name) if _is_box(consumer) else None
 

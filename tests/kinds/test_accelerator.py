@@ -92,7 +92,7 @@ AFTER_TUNING = {
     f"show TRACE {HERE}": (0, "instruction engine.product_8x8x8"),
     f"show program.py:product --what asm {LIKE}": (2, "kind 'engine' have no asm text"),
     f"show program.py:product --what passes {LIKE}": (2, "there are no passes for targets of kind"),
-    f"show program.py:product {LIKE}": (2, "--target is for --what autoscheduled"),
+    f"show program.py:product {LIKE}": (2, "--target is for --what space, autoscheduled"),
     f"bench gmm {LIKE}": (2, "`metasched tune` needs none"),
     f"targets {HERE}": (0, "Options of engine: -triple= -mcpu= -num-cores= -scratch= -memory="),
     f"db work {HERE}": (0, "#0"),

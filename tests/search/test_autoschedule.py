@@ -13,7 +13,7 @@ from search.tasks import TARGET, matmul, replay_runner
 import metasched as ms
 from metasched.cost.model import RandomModel
 from metasched.database.store import Store
-from metasched.errors import ScheduleError, TuneError
+from metasched.errors import MetaschedError, ScheduleError, TuneError
 from metasched.kinds import default_space, default_trace
 from metasched.runtime.build import build
 from metasched.script import parse
@@ -108,6 +108,34 @@ def test_a_space_without_a_legal_sample_gives_the_default_schedule_and_a_warning
     with pytest.warns(UserWarning, match=text):
         sch = ms.autoschedule(matmul(16), TARGET, space=space)
     assert ms.structural_equal(sch.mod, default_of(matmul(16)).mod)
+
+
+def test_run_time_extents_need_sizes(recwarn):
+    rows = parse("""
+@T.prim_func
+def rows(x: T.handle, y: T.handle):
+    n = T.int64()
+    X = T.match_buffer(x, (n, 64), "float32")
+    Y = T.match_buffer(y, (n,), "float32")
+    for i, j in T.grid(n, 64):
+        with T.block("sum"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                Y[vi] = T.float32(0)
+            Y[vi] += X[vi, vj]
+""")
+    with pytest.warns(UserWarning, match="no sizes to schedule for: name each by sizes={'n': 1024"):
+        plain = ms.autoschedule(rows, TARGET)
+    assert ms.structural_equal(plain.mod, default_of(rows).mod)
+    with pytest.raises(MetaschedError, match="sizes name 'm'; the run-time extents are: n"):
+        ms.autoschedule(rows, TARGET, sizes={"m": 3})
+    recwarn.clear()
+    sized = ms.autoschedule(rows, TARGET, sizes={"n": 1000})
+    assert not recwarn.list
+    for n in (0, 1, 7):
+        x, y = np.ones((n, 64), np.float32), np.zeros(n, np.float32)
+        ms.build(sized)(x, y)
+        assert (y == 64).all()
 
 
 def test_a_space_that_holds_only_the_program_as_written_is_no_lack(recwarn):

@@ -19,6 +19,7 @@ from metasched.measure.builder_slot import BuilderSlot
 from metasched.measure.candidate import Outcome, Status
 from metasched.registry import taken_back
 from metasched.search.baselines import RandomSearch
+from metasched.search.phases import Phases, timed
 from metasched.search.scheduler import RoundRobin
 
 FUNC = matmul(32)
@@ -137,6 +138,41 @@ def test_a_builder_that_fails_is_named(submit, said):
     with pytest.warns(UserWarning, match="the builder test.b raised"):
         reply = slot.receive()
     assert reply.kind == "error" and said in reply.message and "test.b" in reply.message
+
+
+@pytest.mark.parametrize(("part", "title"), [
+    ("builder", "the builder test.b"), ("model", "the cost model Slow"),
+    ("extractor", "feature extractor test.f"),
+])  # fmt: skip
+def test_a_part_that_judges_or_builds_and_does_not_answer_is_named(monkeypatch, part, title):
+    """Each part waits until a warning names it, for at most 2 s. A build that never ends is given
+    up after the limit; a feature extractor is stopped."""
+    told = []
+
+    def waits(*_):
+        for _ in range(200):
+            if told:
+                break
+            watch.time.sleep(0.01)
+        return Future() if part == "builder" else [1.0]
+
+    monkeypatch.setattr(watch, "NAMED", 0.02)
+    monkeypatch.setattr(watch, "_LOOK", 0.01)
+    monkeypatch.setattr(watch, "warn", told.append)
+    if part == "builder":
+        made = type("B", (), {"submit": lambda self, *given: waits(*given)})
+        slot = BuilderSlot("builder", ms.builder("test.b")(made)())
+        slot.submit("build", FUNC, TARGET, limit=1.0)
+        reply = slot.expire()
+        assert reply.kind == "timeout" and "no reply within" in reply.message and not slot.busy
+    elif part == "model":
+        model = timed(type("Slow", (CostModel,), {"predict": waits})(), Phases())
+        assert model.predict(np.zeros((1, 2))).tolist() == [1.0]
+    else:
+        extract = ms.feature_extractor("test.f", ["one"])(waits)
+        assert extract.vector(FUNC, TARGET, 0.0).tolist() == [1.0]
+    then = "it is stopped after 20 s" if part == "extractor" else "Ctrl-C ends it"
+    assert told == [f"{title} still runs after 0 s; {then}"]
 
 
 def _done(value):

@@ -80,13 +80,13 @@ def measured(folder: Path) -> list[str]:
 
 
 def test_the_same_seed_and_results_give_the_same_candidates_in_order(tmp_path):
-    run(tmp_path / "a")
-    run(tmp_path / "b")
-    run(tmp_path / "c", seed=8, trials=16)
+    run(tmp_path / "a", trials=24)
+    run(tmp_path / "b", trials=24)
+    run(tmp_path / "c", seed=8, trials=8)
     first, again, other = (measured(tmp_path / n) for n in "abc")
-    assert len(first) == 40
+    assert len(first) == 24
     assert first == again
-    assert first[:16] != other
+    assert first[:8] != other
 
 
 def test_search_beats_random_sampling_and_the_default(tmp_path):
@@ -128,14 +128,14 @@ def test_candidate_zero_is_the_default_schedule(tmp_path):
 
 
 def test_no_candidate_is_measured_twice_and_a_second_run_goes_on(tmp_path):
-    first = run(tmp_path, trials=20)
-    second = run(tmp_path, trials=40)
+    first = run(tmp_path, trials=12)
+    second = run(tmp_path, trials=24)
     keys = measured(tmp_path)
-    assert len(keys) == len(set(keys)) == 40
-    assert second.trials == 40
+    assert len(keys) == len(set(keys)) == 24
+    assert second.trials == 24
     assert second.best.seconds <= first.best.seconds
-    third = run(tmp_path, trials=40)
-    assert third.trials == 40 and measured(tmp_path) == keys
+    third = run(tmp_path, trials=24)
+    assert third.trials == 24 and measured(tmp_path) == keys
     assert third.best.seconds == second.best.seconds
 
 
@@ -423,9 +423,9 @@ def test_a_task_that_gains_nothing_ends_early(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_knows_how_fast_the_default_was(tmp_path):
-    first = run(tmp_path, trials=20)
-    assert run(tmp_path, trials=20).default_seconds == first.default_seconds
-    assert run(tmp_path, trials=24).default_seconds == first.default_seconds
+    first = run(tmp_path, trials=6)
+    assert run(tmp_path, trials=6).default_seconds == first.default_seconds
+    assert run(tmp_path, trials=8).default_seconds == first.default_seconds
 
 
 def test_an_interrupt_in_the_first_round_keeps_what_it_measured(tmp_path):
@@ -640,7 +640,7 @@ def test_a_time_read_too_low_is_corrected_by_later_readings(tmp_path):
         read_again = None
 
     once = Once()
-    best = run(tmp_path / "once", trials=64, runner=lambda *_: once).best
+    best = run(tmp_path / "once", trials=32, runner=lambda *_: once).best
     assert best_key(best) == once.lucky
 
 

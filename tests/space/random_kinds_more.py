@@ -104,14 +104,18 @@ def scans(d: Draw) -> str:
     old = at("B", "k - 1")
     value = d.pick(f"{old} + {new}", f"{old} + {new}", f"T.max({old}, {new})",
                    f"{old} * {d.number(dtype)} + {new}")  # fmt: skip
+    if dtype in REALS and d.often(0.2):
+        value = f"{old} * T.{dtype}(0.75) + {new}"
     if d.often(0.3) and not exclusive:
         loops = f"for i, k in T.grid({m}, {n}):" if rows else f"for k, i in T.grid({n}, {m}):"
         t.add(1, loops, '    with T.block("B"):')
-        t.add(3, f"i_, k_ = T.axis.spatial({m}, i), T.axis.scan({n}, k)")
-        body = f"{at('B', 'k')} = T.if_then_else(k == 0, {new}, {value})"
-        for word in "ik":
-            body = _renamed(body, word)
-        t.add(3, body)
+        kind, target = d.pick("scan", "spatial"), at("B", "k")
+        t.add(3, f"i_, k_ = T.axis.spatial({m}, i), T.axis.{kind}({n}, k)")
+        body = [f"{target} = T.if_then_else(k == 0, {new}, {value})"]
+        if d.often(0.5):
+            body = ["if k == 0:", f"    {target} = {new}", "else:", f"    {target} = {value}"]
+        for line in body:
+            t.add(3, _renamed(_renamed(line, "i"), "k"))
         return str(t)
     first = f"    {at('B', '0')} = {d.number(dtype) if exclusive else at('A', '0')}"
     t.add(1, f"for i in range({m}):")
@@ -150,8 +154,9 @@ def indexed(d: Draw) -> str:
         t.param("X", (n, m), dtype)
         t.param("O", (size, m), dtype)
         update = d.pick("{0} + X[vi, vj]", "T.max({0}, X[vi, vj])", "{0} - X[vi, vj]")
+        guard = d.pick("", f"if {index} > 1: ")
         t.block("O", {"i": (n, "R"), "j": (m, "S")},
-                f"O[{index}, vj] = {update.format(f'O[{index}, vj]')}",
+                f"{guard}O[{index}, vj] = {update.format(f'O[{index}, vj]')}",
                 where=d.pick("", "", "N[i] > 1"))  # fmt: skip
     elif form == 2:  # one-hot
         t.param("O", (n, size), dtype)

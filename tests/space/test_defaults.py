@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from oracle import check_numbers
 from space.candidates import TARGET, TINY, assert_same, draw, drawn, spaces, tiny
 
 from metasched.errors import TargetError
@@ -12,6 +13,7 @@ from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules, default_trace
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
+from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.target import Target
@@ -112,3 +114,47 @@ def test_at_most_a_tenth_of_the_candidates_is_rejected(name, shape):
 def test_a_gpu_has_no_default_space_yet():
     with pytest.raises(TargetError, match="no default space for targets of kind 'cuda'"):
         default_modules(Target.of({"kind": "cuda", "mcpu": "sm_86"}))
+
+
+@pytest.mark.parametrize(("stores", "vectors"), [
+    ("B[vi, 0] = A[3 * vi] + A[3 * vi + 1]", False),
+    ("B[vi, 0] = A[3 * vi]\n            B[vi, 1] = A[2 * vi] + A[4 * vi]", True),
+    ("B[vi, 1] = A[vi]\n            B[vi, 0] = A[4 * vi + 1]", True),
+    ("B[vi, 1] = A[vi]\n            B[vi, 0] = A[5 * vi]", False),
+    ("B[vi, 0] = A[vi]\n            B[99 - vi, 1] = A[vi]", False),
+])  # fmt: skip
+def test_default_schedule_has_vectors_of_lanes_a_few_elements_apart(stores, vectors):
+    """Loads up to four elements apart; stores that leave no gap between them."""
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((512,), "float32"), B: T.Buffer((100, 2), "float32")):
+    for i in range(100):
+        with T.block("B"):
+            vi = T.axis.spatial(100, i)
+            {stores}
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if hasattr(s, "kind")}
+    assert (ForKind.VECTORIZED in kinds) == vectors
+    check_numbers(func, sch.mod, compiled=True)
+
+
+def test_default_schedule_keeps_several_outputs_in_one_pass():
+    """Cut into two blocks, the complex product would read its operands twice."""
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((64, 2, 64), "float32"), B: T.Buffer((64, 2, 64), "float32"),
+         C: T.Buffer((64, 64), "float32"), D: T.Buffer((64, 64), "float32")):
+    for i, j in T.grid(64, 64):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, 0, vj] * B[vi, 0, vj] - A[vi, 1, vj] * B[vi, 1, vj]
+            D[vi, vj] = A[vi, 0, vj] * B[vi, 1, vj] + A[vi, 1, vj] * B[vi, 0, vj]
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = [sch.get(loop).kind for loop in sch.get_loops("C")]
+    assert kinds == [ForKind.PARALLEL, ForKind.SERIAL, ForKind.VECTORIZED]
+    assert len(sch.get(sch.get_block("C")).writes) == 2
+    check_numbers(func, sch.mod, compiled=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from oracle import check_numbers
 
+from metasched.ir.expr import Expr
+from metasched.ir.visit import walk
 from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
+from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
 from metasched.space.modules.compute_location import RandomComputeLocation
 from metasched.space.modules.rfactor import AddRFactor
@@ -175,3 +180,66 @@ def total(A: T.Buffer((256,), "float32"), B: T.Buffer((1,), "float32")):
     busy = get("gmm").func((1, 8, 8, 4))  # 64 results are enough for four cores
     many = Schedule(busy)
     assert AddRFactor(cores=4)(many, many.get_block("Z")) == [many]
+
+
+def chain(levels, value, halved=True):
+    """Stages of one dimension, each with half as many elements as the stage before or as many."""
+    names = ["A", *(f"L{n}" for n in range(1, levels)), "C"]
+    sizes = [2 ** (levels + 2 - n) if halved else 8 for n in range(levels + 1)]
+    lines = ["@T.prim_func", f'def f(A: T.Buffer(({sizes[0]},), "float32"), '
+             f'C: T.Buffer(({sizes[-1]},), "float32")):']  # fmt: skip
+    lines += [
+        f'    {name} = T.alloc_buffer(({size},), "float32")'
+        for name, size in zip(names[1:-1], sizes[1:-1], strict=True)
+    ]
+    for before, after, size in zip(names, names[1:], sizes[1:], strict=False):
+        stored = value.replace("X", before).replace("LAST", str(2 * size - 1))
+        lines += [
+            f"    for i in range({size}):",
+            f'        with T.block("{after}"):',
+            f"            vi = T.axis.spatial({size}, i)",
+            f"            {after}[vi] = {stored}",
+        ]
+    return parse("\n".join(lines) + "\n")
+
+
+CLAMPED = " + ".join(f"X[T.max(T.min(vi * 2 + {n}, LAST), 0)]" for n in range(-2, 3))
+
+
+def nodes(sch):
+    """The most distinct expressions of a block."""
+    blocks = [r.block for r in sch.state.index.blocks.values() if r.block.name != "root"]
+    return max(sum(isinstance(n, Expr) for n in walk(block.body)) for block in blocks)
+
+
+def test_levels_of_a_pyramid_stay_small():
+    """Inlined into one another, 8 stages of 5 taps have 400,000 loads."""
+    func = chain(8, CLAMPED)
+    space = SpaceGenerator((AutoInline(),))
+    (trace,) = space.generate(func)
+    trace.apply(sch := Schedule(func))
+    check_numbers(func, sch.mod)
+    assert nodes(Schedule(func)) < 50 < nodes(sch) < 1000
+    first = space.refusals[0]
+    assert (first.module, first.block) == ("auto_inline", "L6")
+    assert re.fullmatch(
+        r"auto_inline leaves block L6 alone: auto_inline: C reads L6 25 times: inlined, the "
+        r"\d+ nodes of L6 would become \d+, and at most 512 may be added \[grows\]",
+        first.text,
+    )
+
+
+def test_a_large_expression_that_is_read_once_is_inlined():
+    large = " + ".join(f"A[vi, vj] * T.float32({n})" for n in range(300))
+    assert left(AutoInline(), rows(large)) == ["B"]
+
+
+def test_what_each_stage_reads_twice_stays_small():
+    """The script has an expression as often as it occurs: 40 squares would be 2 ** 40 loads."""
+    func = chain(40, "X[vi] * X[vi] + T.float32(LAST)", halved=False)
+    space = SpaceGenerator((AutoInline(),))
+    (trace,) = space.generate(func)
+    trace.apply(sch := Schedule(func))
+    check_numbers(func, sch.mod)
+    assert len(str(sch.mod)) < 100 * len(str(func))
+    assert {note.block for note in space.refusals} and len(sch.state.index.blocks) < 20

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from space.candidates import TARGET, tiny
 
+from metasched import watch
 from metasched.errors import PluginError, RegistryError
 from metasched.ir.stmt import evolve
 from metasched.ir.visit import blocks_of, transform
@@ -131,6 +134,49 @@ def test_a_plugin_that_takes_long_is_named(tmp_path, monkeypatch):
     path.write_text("import time\ntime.sleep(0.7)")
     with pytest.warns(UserWarning, match=r"plug-in .*slow\.py still runs after 0 s; Ctrl-C ends"):
         load_plugin(path)
+
+
+def test_the_time_for_which_the_process_was_stopped_does_not_count(monkeypatch):
+    """The clock jumps by 1,000 s, as after a suspended laptop wakes up."""
+    told, real = [], watch.time
+    jump = SimpleNamespace(by=0.0)
+    clock = SimpleNamespace(sleep=real.sleep, monotonic=lambda: real.monotonic() + jump.by)
+    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(watch, "_LOOK", 0.01)
+    monkeypatch.setattr(watch, "warn", told.append)
+    call = watch.called("the call", object(), stop=True)
+    with call:
+        jump.by = 1000.0
+        real.sleep(0.5)
+    jump.by = 0.0
+    real.sleep(0.1)  # the watching thread sees the usual clock before another call runs
+    assert 0 < call.spent < watch.NAMED and told == []
+
+
+def test_a_built_in_module_is_not_named_on_a_busy_machine(monkeypatch):
+    told = []
+    monkeypatch.setattr(watch, "NAMED", 0.0)
+    monkeypatch.setattr(watch, "_LOOK", 0.001)
+    monkeypatch.setattr(watch, "warn", told.append)
+
+    class Slow:
+        name = "slow"
+        turns = 1000
+
+        def __call__(self, sch, block):
+            for _ in range(self.turns):
+                if told:
+                    break
+                watch.time.sleep(0.01)
+            return [sch]
+
+    SpaceGenerator((Slow(),)).generate(tiny("gmm"))
+    assert told == ["schedule module slow still runs after 0 s; Ctrl-C ends it"]
+    told.clear()
+    Slow.turns = 30
+    Slow.__module__ = "metasched.space.modules.slow"
+    SpaceGenerator((Slow(),)).generate(tiny("gmm"))
+    assert told == []
 
 
 def test_a_module_that_ends_the_process_is_named():

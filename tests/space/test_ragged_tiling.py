@@ -33,13 +33,45 @@ def spaces(func, cores=2):
         ("poly.symm", (21, 26), 2),
         ("poly.lu", (48,), 1),
         ("poly.lu", (53,), 1),
+        ("poly.ludcmp", (53,), 1),
     ],
 )
 def test_triangles_of_products_are_tiled(name, shape, tiles):
     work = ms.workloads.get(name)
-    func, target = work.func(shape), Target.native()
-    trace = max(spaces(func), key=lambda t: str(t).count("cache_update"))
+    trace = max(spaces(work.func(shape)), key=lambda t: str(t).count("cache_update"))
     assert str(trace).count("cache_update") == tiles
+    agrees(work, shape, trace)
+
+
+@pytest.mark.parametrize("shape", [(30, 24), (27, 23)])
+def test_a_block_of_steps_uses_a_strip_of_later_columns(shape):
+    work = ms.workloads.get("poly.gramschmidt")
+    (trace,) = (t for t in spaces(work.func(shape)) if "cut_loop" in str(t))
+    assert "parallel" in str(trace)
+    agrees(work, shape, trace)
+
+
+@pytest.mark.parametrize(
+    "change", [("range(i + 1, 24)", "range(i, 24)"), ("range(i + 1, 24)", "range(i + 1, 23)")]
+)
+def test_other_loops_are_no_later_columns(change):
+    text = """
+@T.prim_func
+def main(A: T.Buffer((24, 24), "float64")):
+    for i in range(24):
+        with T.block("scale"):
+            A[i, i] = A[i, i] * T.float64(2)
+        for j in range(i + 1, 24):
+            for k in range(24):
+                with T.block("update"):
+                    A[k, j] = A[k, j] + A[k, i]
+"""
+    assert any("cut_loop" in str(t) for t in spaces(ms.script.parse(text)))
+    assert all("cut_loop" not in str(t) for t in spaces(ms.script.parse(text.replace(*change))))
+
+
+def agrees(work, shape, trace):
+    func, target = work.func(shape), Target.native()
     rng = np.random.default_rng(0)
     args = [rng.normal(size=[int(s) for s in b.shape]) for b in func.params]
     args = work.draw(rng, shape) if work.draw else args

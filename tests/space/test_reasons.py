@@ -160,3 +160,32 @@ def test_the_default_schedule_distributes_loops_for_vectors_and_threads():
     vectors_and_threads(func, TARGET).apply(sch)
     assert kinds(sch, "bicg") == "serial serial vectorized"
     assert kinds(sch, "bicg_q").split()[0] == ("parallel" if TARGET.num_cores > 1 else "serial")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("argmax", (64, 512)), ("qdep_s8", (1, 8, 8, 16, 3, 1, 1))]
+)
+def test_a_step_with_nothing_to_do_is_no_refusal(name, shape):
+    """argmax has one statement for its outputs; a product without zero points has one term."""
+    space = SpaceGenerator(cpu_modules(TARGET))
+    space.generate(workloads.get(name).func(shape))
+    assert space.refusals == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "poly.gesummv",
+            "auto_inline leaves block zero alone: compute_inline: block y overwrites y",
+        ),
+        (
+            "poly.covariance",
+            "fuse_rows leaves block divide alone: compute_at: block cov is neither",
+        ),
+    ],
+)
+def test_a_module_whose_every_step_was_refused_says_why(name, text):
+    space = SpaceGenerator(cpu_modules(TARGET))
+    space.generate(workloads.get(name).func())
+    assert any(note.text.startswith(text) for note in space.refusals)

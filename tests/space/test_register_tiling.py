@@ -17,6 +17,7 @@ from metasched.schedule.trace import Trace
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.register_tiling import RegisterTiling
+from metasched.target import Target
 from metasched.workloads import get
 
 ODD = [
@@ -48,6 +49,27 @@ def test_candidates_of_odd_sizes_compute_the_same(name, shape):
                 run(sch.mod, *inputs, output)
                 np.testing.assert_array_equal(output, wanted)
     assert survived >= 0.9 * drawn > 0
+
+
+def test_a_panel_with_lanes_along_its_source_is_packed():
+    """62 columns of float64 go into vectors of 2 lanes; two rows of them are no square."""
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((32, 32), "float64"), B: T.Buffer((32, 62), "float64"),
+         C: T.Buffer((32, 62), "float64")):
+    for i, j, k in T.grid(32, 62, 32):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float64(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+""")
+    target = Target.of({"kind": "cpu", "mcpu": "haswell", "num_cores": 2})
+    generator = SpaceGenerator(default_modules(target))
+    packed = [trace for trace in generator.generate(func, target) if "reindex" in str(trace)]
+    assert generator.refusals == [] and packed
+    sch = next(sch for seed in range(9) if (sch := draw(func, packed[0], seed)) is not None)
+    check_numbers(func, sch.mod, compiled=True)
 
 
 def rows_of(after):
@@ -106,10 +128,11 @@ def test_good_sizes_may_stay_as_they_are():
 
 @pytest.mark.parametrize(("columns", "ways"), [
     (64, [(1, (16, 8))]), (1000, [(64, (16,)), (1, (8,))]), (56, [(64, (16,)), (1, (8,))]),
-    (24, [(1, (8,))]), (37, [(16, (16,))]), (6, [(1, (6,))]),
+    (176, [(64, (16,)), (1, (16, 8))]), (24, [(1, (8,))]), (37, [(16, (16,))]), (6, [(1, (6,))]),
 ])  # fmt: skip
 def test_whole_vectors_run_on_where_only_half_ones_divide(columns, ways):
-    """1,000 columns are 125 half vectors, which half of the machine's units calculate."""
+    """1,000 columns are 125 half vectors, which half of the machine's units calculate. 176 columns
+    are 11 vectors, of which no tile of two to four vectors consists."""
     sch = Schedule(get("gmm").func((1, 32, columns, 64)), seed=0)
     plans = RegisterTiling(512, 32, 2).plans(sch, sch.get_block("Z"))
     assert [(plan.step, plan.widths) for plan in plans] == ways
@@ -202,3 +225,60 @@ def main(A: T.Buffer((24, 20), "float32"), B: T.Buffer((24, 20), "float32"),
         after.trace.apply(made, decisions="fresh")
         run(made.mod, a, b, out)
         np.testing.assert_array_equal(out, a @ b.T + b @ a.T)
+
+
+GEMM = """
+@T.prim_func
+def main(A: T.Buffer((12, 16), "float64"), B: T.Buffer((16, 48), "float64"),
+         C: T.Buffer((12, 48), "float64")):
+    for i in range(12):
+        for j in range(48):
+            with T.block("scale"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = C[vi, vj] * 1.25
+        for k, j in T.grid(16, 48):
+            with T.block("product"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                C[vi, vj] = C[vi, vj] + 1.5 * A[vi, vk] * B[vk, vj]
+"""
+
+
+def test_an_update_of_a_matrix_is_one_nest_of_register_tiles():
+    """C = 1.25 * C + 1.5 * A · B: a tile reads C once, and multiplies by 1.5 once."""
+    func = parse(GEMM)
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    tiled = [s for s in found if "tiling_structure" in str(s)]
+    drawn = [sch for sch in (draw(func, space, 0) for space in tiled) if sch is not None]
+    for sch in drawn:
+        (last,) = [line for line in sch.script().splitlines() if "1.5" in line]
+        assert last.strip().startswith("C[") and "1.25" in last and '"scale"' not in sch.script()
+        check_numbers(func, sch.mod)
+    assert drawn
+
+
+def test_a_product_that_replaces_its_operand_is_tiled() -> None:
+    """A later block overwrites what the product reads; 23 rows are padded all the same."""
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((23, 24), "float64"), W: T.Buffer((24, 24), "float64")):
+    C = T.alloc_buffer((23, 24), "float64")
+    for i, j, k in T.grid(23, 24, 24):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] += A[vi, vk] * W[vk, vj]
+    for i, j in T.grid(23, 24):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = C[vi, vj]
+""")
+    sch = Schedule(func)
+    tiled = RegisterTiling()(sch, sch.get_block("C"))
+    assert not sch.refused
+    names = [{entry.kind.name for entry in t.trace.entries} for t in tiled]
+    assert all("overcompute" in n for n in names)
+    for one in tiled:
+        drawn = draw(func, one.trace, 0)
+        assert drawn is not None
+        check_numbers(func, drawn.mod)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from metasched import workloads
+from metasched.ir.expr import as_int
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.row_elimination import RowElimination
+from metasched.space.modules.row_elimination import RowElimination, runs_along
 
 
 def offered(op: str, n: int = 120, cores: int = 2) -> list[Schedule]:
@@ -16,19 +17,37 @@ def offered(op: str, n: int = 120, cores: int = 2) -> list[Schedule]:
     return RowElimination(cores)(sch, sch.get_block("root"))
 
 
+def test_a_piece_of_nussinov_gives_its_value_along_the_row():
+    along, written = offered("poly.nussinov")
+    assert "right_looking" in str(along.trace) and len(written.trace) == 1
+    assert runs_along(along.state.scope(along.func.root.body).realizes[-1])
+
+
 @pytest.mark.parametrize("op", ["poly.lu", "poly.cholesky", "poly.ludcmp"])
 def test_a_factorization_in_blocks_of_rows(op):
-    blocked, along, written = offered(op)
-    assert "T.parallel" in blocked.script() and "T.parallel" not in along.script()
+    blocked, *others, written = offered(op)
+    assert "T.parallel" in blocked.script()
+    assert not any("T.parallel" in one.script() for one in others)
     assert len(written.trace) == 1  # get_block
     work = workloads.get(op)
     inputs = work.inputs((120,))
     expected = work.expected(inputs, (120,))
-    for sch in (blocked, along):
+    for sch in (blocked, *others):
         arrays = work.arguments(inputs, (120,))
         build(sch.mod)(*arrays)
         for array, wanted in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(array, wanted, rtol=1e-12)
+
+
+def test_dot_products_of_several_rows_run_side_by_side():
+    blocked = offered("poly.cholesky")[0]
+    loops = [blocked.get(loop) for loop in blocked.get_loops("update")]
+    assert [loop.kind.value for loop in loops] == [
+        "serial", "parallel", "serial", "serial", "unroll",
+    ]  # fmt: skip
+    assert as_int(loops[-1].extent) == 4
+    assert "T.unroll" not in offered("poly.cholesky", 53 * 7)[0].script()
+    assert "T.unroll" not in offered("poly.lu")[0].script()  # the rows are in vectors
 
 
 def test_rows_run_along_memory():

@@ -9,7 +9,7 @@ import pytest
 
 import metasched as ms
 from metasched.analysis.flops import flops
-from metasched.analysis.sizes import at_sizes, with_sizes
+from metasched.analysis.sizes import at_sizes, with_sizes, with_sizes_each
 from metasched.cost.features import features
 from metasched.errors import MetaschedError
 from metasched.ir.equal import structural_hash
@@ -181,13 +181,26 @@ def test_cost_and_operations_are_those_of_the_representative_sizes():
     [
         ({"q": 3}, "sizes name 'q'; the run-time extents are: n"),
         ({"n": 0}, "the size of 'n' is 0; it must be an integer above 0"),
-        ({}, "the size of n is missing"),
+        ({}, "^the extent n is known at run time only.* sizes={'n': 1024}.* --size n=1024$"),
         ([3], "sizes are numbers by the names of extents"),
     ],
 )
 def test_sizes_that_do_not_fit(sizes, message):
     with pytest.raises(MetaschedError, match=message):
         with_sizes(double("int64"), sizes)
+
+
+def test_tasks_share_the_sizes_of_their_extents():
+    """Tuning without a size is refused before anything starts, with the task's name."""
+    tasks = {"f": double("int64"), "g": product("int64")}
+    sized = with_sizes_each(tasks, {"n": 8, "m": 4, "p": 2})
+    assert {name: dict(f.attrs["metasched.sizes"]) for name, f in sized.items()} == {
+        "f": {"n": 8}, "g": {"n": 8, "m": 4, "p": 2}
+    }  # fmt: skip
+    with pytest.raises(MetaschedError, match=r"^g: the extents p, m are .* --size p=1024 --size m"):
+        ms.tune_tasks(tasks, sizes={"n": 8})
+    with pytest.raises(MetaschedError, match="^f: the extent n is"):
+        ms.tune_tasks({"f": tasks["f"]})
 
 
 def test_other_sizes_surround_whole_tiles():

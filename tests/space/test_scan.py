@@ -53,6 +53,40 @@ def test_candidates_compute_the_scan(func, axis):
     assert any(loop.kind is ForKind.VECTORIZED for loop in loops) == (axis == 0)
 
 
+@pytest.mark.parametrize("axes", [(5, 70), (70, 5)])
+def test_spatial_iterators_and_a_branch_for_the_first_step_are_a_scan(axes):
+    text = """
+@T.prim_func
+def f(A: T.Buffer((5, 70), "float32"), B: T.Buffer((5, 70), "float32")):
+    for i, j in T.grid(5, 70):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            if vj == 0:
+                B[vi, vj] = A[vi, vj]
+            else:
+                B[vi, vj] = B[vi, vj - 1] + A[vi, vj]
+"""
+    if axes[0] == 70:
+        text = text.replace("vj == 0", "vi == 0").replace("B[vi, vj - 1]", "B[vi - 1, vj]")
+    func = parse(text)
+    lanes, plain = generated(func)
+    assert "annotate" in [entry.kind.name for entry in lanes.entries]
+    a = np.random.default_rng(0).integers(-4, 5, (5, 70)).astype("float32")
+    for space in (lanes, plain):
+        sch, out = draw(func, space, 1), np.zeros_like(a)
+        build(sch, target="native")(a, out)
+        np.testing.assert_array_equal(out, np.cumsum(a, int(axes[0] == 5)))
+
+
+def test_branches_that_store_to_different_elements_are_no_scan():
+    text = across.script().replace("axis.scan", "axis.opaque")
+    store = next(line for line in text.splitlines() if "if_then_else" in line)
+    indent = store[: len(store) - len(store.lstrip())]
+    lines = ("if vi == 0:", "    B[1, vj] = A[0, vj]", "else:", "    B[vi, vj] = B[vi - 1, vj]")
+    two = "\n".join(indent + line for line in lines)
+    assert len(generated(parse(text.replace(store, two + " + A[vi, vj]")))) == 1
+
+
 def test_tiles_of_columns_run_in_parallel():
     text = across.script().replace("70", "2048").replace("5", "64")
     lanes, _ = generated(parse(text))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from space.candidates import TARGET, draw
 
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules
@@ -30,6 +31,20 @@ def f(N: T.Buffer((300,), "int32"), X: T.Buffer((300, 40), "float32"),
             vi, vj = T.axis.{kind}(300, i), T.axis.spatial(40, j)
             O[N[vi], vj] = O[N[vi], vj] + X[vi, vj]
 """
+
+
+GUARD = "            if 0 <= N[vi] and N[vi] < 100:\n    "
+NAMED = """            at: T.let = N[vi]
+            if 0 <= at and at < 100:
+                O[at, vj] = O[at, vj] + X[vi, vj]
+"""
+LAST = ADD.splitlines(keepends=True)[-1]
+FORMS = {
+    "bare": ADD,
+    "guarded": ADD.replace(LAST, GUARD + LAST),
+    "named": ADD.replace(LAST, NAMED),
+    "predicate": ADD.replace(LAST, "            T.where(0 <= N[i] and N[i] < 100)\n" + LAST),
+}
 
 
 def spaces(text):
@@ -62,16 +77,33 @@ def test_a_histogram_is_counted_in_copies():
     assert spread
 
 
-@pytest.mark.parametrize("kind", ["reduce", "opaque"])
-def test_columns_of_a_scatter_add_run_beside_each_other(kind):
-    func, found = spaces(ADD.format(kind=kind))
+@pytest.mark.parametrize("kind", ["reduce", "opaque", "spatial"])
+@pytest.mark.parametrize("form", ["bare", "guarded", "named"])
+def test_columns_of_a_scatter_add_run_beside_each_other(form, kind):
+    func, found = spaces(FORMS[form].format(kind=kind))
     space = next(s for s in found if "vectorize" in steps(s) and "reorder" in steps(s))
+    check_sums(func, space, form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_scatter_add_into_few_elements_gets_copies(form):
+    few = FORMS[form].replace("100", "10").replace("40", "5").format(kind="spatial")
+    func, found = spaces(few)
+    check_sums(func, next(s for s in found if "privatize_update" in steps(s)), form)
+
+
+def check_sums(func, space, form):
+    """A space adds as NumPy does; rows that a condition leaves out are -7 and 5 beyond the end."""
+    n_rows, columns = (as_int(size) for size in func.buffers[2].shape)
     rng = np.random.default_rng(0)
-    n, x = rng.integers(0, 100, 300).astype("int32"), rng.integers(-4, 5, (300, 40))
-    want = np.zeros((100, 40), "float32")
-    np.add.at(want, n, x)
-    for seed in range(4):
-        sch, out = draw(func, space, seed), np.zeros((100, 40), "float32")
+    n = rng.integers(0, n_rows, 300).astype("int32")
+    if form != "bare":
+        n[::7], n[1::7] = -7, n_rows + 5
+    x, want = rng.integers(-4, 5, (300, columns)), np.zeros((n_rows, columns), "float32")
+    kept = (n >= 0) & (n < n_rows)
+    np.add.at(want, n[kept], x[kept])
+    for seed in range(3):
+        sch, out = draw(func, space, seed), np.zeros((n_rows, columns), "float32")
         build(sch, target="native")(n, x.astype("float32"), out)
         np.testing.assert_array_equal(out, want)
 

@@ -1,4 +1,4 @@
-"""200 random programs of design spaces with tensor instructions compute what the program does.
+"""120 random programs of design spaces with tensor instructions compute what the program does.
 
 Each draw is interpreted. The first draw of a program is also proved legal, compiled and run, where
 this machine can.
@@ -16,7 +16,7 @@ from metasched.kinds import default_postprocs
 from metasched.postproc import run_postprocs
 from metasched.workloads import get
 
-DRAWS = 20  # of each program
+DRAWS = 12  # of each program
 PROGRAMS = [
     ("gmm_u8s8s32", (1, 5, 8, 8), OLD), ("gmm_s8s8s32", (1, 17, 17, 4), OLD),
     ("c2d_u8s8s32", (1, 3, 3, 4, 8, 2, 1, 0), OLD), ("qgmm", (1, 5, 8, 8), OLD),

@@ -29,7 +29,7 @@ from metasched.target import Target
 
 HERE = Target.native()
 PROGRAMS = {
-    "plain": (product, (1, 16, 32, 64)), "epilogue": (finished, (1, 32, 16, 64)),
+    "plain": (product, (1, 16, 16, 64)), "epilogue": (finished, (1, 16, 16, 64)),
     "conv": (convolution, (1, 4, 16, 16)), "odd": (product, (1, 15, 31, 61)),
     "batch": (product, (2, 16, 16, 64)),
 }  # fmt: skip

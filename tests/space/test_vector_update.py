@@ -49,6 +49,31 @@ def test_strided_ordered_and_short_updates_are_left_alone(change):
     assert FOLD not in only.get(only.get_block("update")).annotations
 
 
+PRODUCTS = """
+@T.prim_func
+def main(A: T.Buffer((8, 90), "int32"), B: T.Buffer((8, 90), "int32"), C: T.Buffer((8,), "int32")):
+    for i in range(8 // {rows}):
+        for k in range(i * 10 + 50):
+            for u in T.{kind}({rows}):
+                with T.block("update"):
+                    vi = T.axis.spatial(8, i * {rows} + u)
+                    vk = T.axis.reduce(90, k)
+                    C[vi] += A[vi, vk] * B[vi, vk]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "widths"),
+    [(2, "unroll", [4, 8, 16]), (4, "unroll", [4, 8]), (4, "serial", None)],
+)
+def test_results_in_unrolled_loops_share_the_registers(rows, kind, widths):
+    sch = Schedule(parse(PRODUCTS.format(rows=rows, kind=kind)), seed=0)
+    found, *_ = VectorUpdate(128)(sch, sch.get_block("update"))
+    assert (FOLD in str(found.trace)) == bool(widths) and str(widths or "") in str(found.trace)
+    agree(found.mod["main"].script(), *(integers((8, 90), "int32", seed=n) % 5 for n in range(2)),
+          integers((8,), "int32"))  # fmt: skip
+
+
 BACKWARDS = """
 @T.prim_func
 def main(R: T.Buffer((45,), "{kind}"), Y: T.Buffer((45,), "{kind}"), Z: T.Buffer((45,), "{kind}")):
@@ -70,7 +95,8 @@ def main(R: T.Buffer((45,), "{kind}"), Y: T.Buffer((45,), "{kind}"), Z: T.Buffer
 @pytest.mark.parametrize("kind", ["int32", "float64"])
 def test_loads_run_backwards_in_lanes(kind):
     sch = Schedule(parse(BACKWARDS.format(kind=kind)), seed=0)
-    first, _ = VectorUpdate(128, (2,))(sch, sch.get_block("total"))
+    first, *others = VectorUpdate(128, (2,))(sch, sch.get_block("total"))
+    assert len(others) == (kind == "int32")  # 44 values are many vectors of 2, and few of 4
     assert vectorize_leaf(first, first.get_block("Z"), child(first, "Z"), 8)
     arrays = [integers((45,), "int32", seed=n).astype(kind) % 5 for n in range(3)]
     agree(first.mod["main"].script(), *arrays)

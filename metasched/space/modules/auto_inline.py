@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from metasched.analysis.access import is_constant_tensor, read_pattern
@@ -12,18 +12,21 @@ from metasched.analysis.block import (
     is_spatial_only,
     needs_multi_level_tiling,
 )
-from metasched.analysis.scope import Child
+from metasched.analysis.overwritten import overwriter
+from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, IfThenElse
-from metasched.ir.visit import blocks_of, free_vars, walk
+from metasched.ir.visit import blocks_of, free_vars, walk, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 
 INLINE_RULE = "inline_rule"
 """Annotation of a block: "disable" keeps it from being inlined."""
+MAX_COPIED = 512
+"""The most nodes by which copies of an inlined expression may make one consumer grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class AutoInline:
             where a consumer reuses data, as a product does, and blocks that combine several
             elements where a consumer reads each result many times.
 
-    All but the first three are waived in a function that only has spatial blocks.
+    All but the first three are waived in a function that only has spatial blocks. Never inlined is
+    a block whose expression one consumer would hold in copies of more than MAX_COPIED nodes: over
+    several stages of a stencil, the nodes multiply.
     """
 
     into_producer: bool = False
@@ -63,17 +68,28 @@ class AutoInline:
         around = sch.state.scope_block(realize)
         if around is None or not self._may(sch, realize):
             return [sch]
+        refused: ScheduleError | None = None
         try:
-            if self.into_consumer and not is_output(around, realize.block):
+            scope = sch.state.scope(realize)
+            inner = not is_output(around, realize.block)
+            if self.into_consumer and (
+                inner or overwriter(scope, scope.child(realize.block.token))
+            ):
+                if error := self._grows(scope, realize.block):
+                    sch.refused.append(error)
+                    return [sch]
                 sch.compute_inline(block)
                 return [sch]
-        except ScheduleError:
-            pass
+        except ScheduleError as error:
+            refused = error
         if self.into_producer and self._single_producer(sch, realize):
             try:
                 sch.reverse_compute_inline(block)
-            except ScheduleError:
                 return [sch]
+            except ScheduleError as error:
+                refused = refused or error
+        if refused is not None:
+            sch.refused.append(refused)
         return [sch]
 
     def _may(self, sch: Schedule, realize: BlockRealize) -> bool:
@@ -103,6 +119,24 @@ class AutoInline:
         ):
             return False
         return all(self._pattern(block, position) for position in range(len(block.reads)))
+
+    def _grows(self, scope: Scope, block: Block) -> ScheduleError | None:
+        """Why a block is too large to be copied to each place where a consumer reads it."""
+        buffer = block.writes[0].buffer
+        size = _occurrences(block, lambda _: True)
+        for consumer in scope.consumers(block.token):
+            reads = _occurrences(consumer.block, lambda e: _loads(e, buffer))
+            if (reads - 1) * size > MAX_COPIED:
+                return ScheduleError(
+                    self.name,
+                    "grows",
+                    f"{consumer.block.name} reads {buffer.name} {reads} times: inlined, "
+                    f"the {size} nodes of {block.name} would become {reads * size}, and at most "
+                    f"{MAX_COPIED} may be added",
+                    block_or_loop=block,
+                    hint="compute the block at a loop of its consumer instead (compute_at)",
+                )
+        return None
 
     def _pattern(self, block: Block, position: int) -> bool:
         if not (self.require_injective or self.require_ordered):
@@ -142,6 +176,26 @@ class InlineConstantScalars:
 
 def _nodes(block: Block) -> Iterator[object]:
     return (node for stmt in block.stmts for node in walk(stmt))
+
+
+def _loads(expr: Expr, buffer: Buffer) -> bool:
+    return isinstance(expr, BufferLoad) and expr.buffer is buffer
+
+
+def _occurrences(block: Block, counted: Callable[[Expr], bool]) -> int:
+    """How many expressions of a block are `counted`; a shared one counts wherever it occurs, as
+    in the script."""
+    known: dict[Expr, int] = {}
+    roots = [expr for stmt in walk_stmts(block.body) for expr in stmt.exprs]
+    stack = list(roots)
+    while stack:
+        missing = [child for child in stack[-1].children if child not in known]
+        if missing:
+            stack += missing
+        else:
+            expr = stack.pop()
+            known[expr] = counted(expr) + sum(known[child] for child in expr.children)
+    return sum(known[root] for root in roots)
 
 
 def _slow(node: object) -> bool:

@@ -11,6 +11,14 @@ The module takes the program of `row_elimination` whose innermost loops run alon
 `for i: for k in range(i): divide(i, k); for j after k: A[i, j] -= A[i, k] * A[k, j]`. The steps
 become the outermost loop, so that all rows below a block of steps are independent. This is the
 blocked right-looking form of LAPACK (Dongarra, Gustavson and Karp 1984).
+
+A program whose steps already update all later columns, as Gram-Schmidt does, gets blocks of steps,
+too; all steps of a block then use a strip of columns while it is in the first cache:
+
+    for k_0:
+        for k_1: step k of the columns of the block
+        for j_0 of the later columns, in parallel:
+            for k_1: for i: for j_1 in vectors: update column j by step k
 """
 
 from __future__ import annotations
@@ -19,19 +27,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from metasched.analysis.block import TILED
+from metasched.analysis.block import TILED, loop_iter_kind
 from metasched.analysis.scope import Child
+from metasched.arith.analyzer import Analyzer
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import For, SeqStmt, Stmt
+from metasched.ir.stmt import For, IterKind, SeqStmt, Stmt
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
 from metasched.space.modules.ragged_tiling import choice, is_update
-from metasched.space.modules.register_tiling import vectors
-from metasched.space.modules.row_elimination import top_loops
+from metasched.space.modules.row_elimination import keep_results, top_loops
 from metasched.space.strides import contiguous
-from metasched.space.tiling import changed
+from metasched.space.tiling import changed, vectors
 
 STRUCTURE = "eliminated"
 """The value of the note TILED on the blocks of a tile."""
@@ -65,8 +73,12 @@ class BlockedElimination:
             return [sch]
         found = [sch]
         for loop in top_loops(sch, block):
-            if _steps(sch.state.loop(loop)):
-                found[:0] = changed(sch, partial(self._apply, loop))
+            kept = sch.copy()
+            keep_results(kept, loop)
+            if _steps(kept.state.loop(loop)):
+                found[:0] = changed(kept, partial(self._apply, loop))
+            elif _later_columns(sch.state.loop(loop)):
+                found[:0] = changed(sch, partial(self._in_strips, loop))
         return found
 
     def _apply(self, loop: LoopRV, sch: Schedule) -> None:
@@ -97,6 +109,36 @@ class BlockedElimination:
             self._in_parallel(sch, others)
         self._panel(sch, panel, height)
         self._tiles(sch, rest, (height, width, lanes))
+
+    def _in_strips(self, step: LoopRV, sch: Schedule) -> None:
+        """Run a block of steps on a strip of later columns at a time."""
+        node = sch.state.loop(step)
+        for child in sch.state.scope(node).under(node):
+            if child.block.init is not None:
+                block = sch.get_block(child.block.name)
+                sch.decompose_reduction(block, _first_reduced(sch, block))
+        node = sch.state.loop(step)
+        body = node.body.stmts
+        assert isinstance(body[-1], For)
+        columns = _handle(sch, body[-1])
+        dtype = sch.state.scope(node).under(node)[-1].block.writes[0].buffer.dtype
+        extent = as_int(node.extent) or 0
+        size, even = _block_size(sch, extent, self.vector_bits // dtype.bits)
+        if not even:
+            step, _ = sch.cut_loop(step, extent - extent % size)
+        _, inside = sch.split(step, [None, size])
+        _, later = sch.cut_loop(columns, inside)
+        _, inside = sch.fission(inside, [list(range(len(body))), [len(body)]])
+        sch.reorder(later, inside)
+        strip, lane = sch.split(later, [None, size])
+        sch.reorder(inside, lane)
+        parts = sch.fission(lane) if isinstance(sch.state.loop(lane).body, SeqStmt) else [lane]
+        for part in parts:
+            while isinstance(sch.state.loop(part).body, For):
+                sch.reorder(_inside(sch, part), part)
+            sch.vectorize(part)
+            sch.annotate(sch.get_child_blocks(part)[0], TILED, STRUCTURE)
+        self._in_parallel(sch, strip)
 
     def _panel(self, sch: Schedule, rows: LoopRV, height: int) -> None:
         """Interleave the divisions of several rows, of which each row waits for the one before."""
@@ -135,6 +177,26 @@ def _steps(rows: For) -> bool:
     if not isinstance(steps, For) or as_int(rows.extent) is None or as_int(rows.min) != 0:
         return False
     return steps.extent is rows.var and as_int(steps.min) == 0 and isinstance(steps.body, SeqStmt)
+
+
+def _later_columns(steps: For) -> bool:
+    """Whether several statements of a loop of constant extent end with a loop over all iterations
+    that follow."""
+    last = steps.body.stmts[-1] if isinstance(steps.body, SeqStmt) else None
+    if not isinstance(last, For) or as_int(steps.extent) is None:
+        return False
+    known = Analyzer()
+    ends = (steps.min + steps.extent, last.min + last.extent)
+    return known.equal(last.min, steps.var + 1) and known.equal(*ends)
+
+
+def _first_reduced(sch: Schedule, block: BlockRV) -> LoopRV:
+    """The outermost loop of a block that runs over what the block reduces."""
+    child = child_of(sch, sch.state.block(block).block.token)
+    kinds = [loop_iter_kind(loop, (child,)) for loop in child.loops]
+    if IterKind.REDUCE not in kinds:
+        raise ScheduleError("decompose_reduction", "no-reduction", "no loop reduces")
+    return sch.get_loops(block)[kinds.index(IterKind.REDUCE)]
 
 
 def join_equal(sch: Schedule, loop: LoopRV) -> None:

@@ -116,15 +116,17 @@ class FuseRows:
         if rows is None:
             return [sch]
         place = fused.get_loops(block)[rows - 1]
-        moved = 0
+        refused: list[ScheduleError] = []
         for producer in producers:
             try:
                 stage = fused.get_block(producer.block.name)
                 fused.compute_at(stage, place, preserve_unit_loops=True)
-                moved += 1
-            except ScheduleError:
-                continue
-        return [fused, sch] if moved else [sch]
+            except ScheduleError as error:
+                refused.append(error)
+        if len(refused) < len(producers):
+            return [fused, sch]
+        sch.refused.extend(refused[:1])
+        return [sch]
 
 
 def _stage(sch: Schedule, block: BlockRV) -> tuple[Scope, Sequence[Child]] | None:

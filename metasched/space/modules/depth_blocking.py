@@ -28,10 +28,19 @@ from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_tiling import Plan, RegisterTiling, vectors
+from metasched.space.modules.register_tiling import Plan, RegisterTiling
 from metasched.space.packing import Operand, packed_panel, strips
 from metasched.space.strides import FEW
-from metasched.space.tiling import Axis, axes, changed, epilogue, product, tile, tileable
+from metasched.space.tiling import (
+    Axis,
+    axes,
+    changed,
+    epilogue,
+    product,
+    tile,
+    tileable,
+    vectors,
+)
 
 STRUCTURE = "SRSS"
 _PARALLEL, _SLICE, _MIDDLE, _REGISTER = range(4)

@@ -3,7 +3,8 @@
 A loop around several blocks prevents tiling of these blocks, and often vectors and threads. Beside
 the program as written, the module offers a distributed program. There, every loop is distributed
 and every block with several outputs is cut, as far as dependences allow. A third program reduces in
-private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer. A
+private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer, and a
+sum with a constant factor (`alpha * A · B`) is multiplied once. A
 triangle is computed over the square around it, whose loops have constant extents. A temporary
 buffer that each iteration fills anew gets a copy for each iteration.
 """
@@ -13,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from metasched.analysis.block import is_leaf
+from metasched.analysis.block import is_leaf, needs_multi_level_tiling
+from metasched.analysis.factor import factor_of_sum
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
@@ -55,7 +57,8 @@ class LoopDistribution:
                 try:
                     _cut(variant, variant.get_block(one.block.name, func))
                 except ScheduleError as error:
-                    sch.refused.append(error)
+                    if error.reason != "no-stores":  # one statement computes the outputs
+                        sch.refused.append(error)
         name = sch.state.func_of(realize)[0]
         for child in list(Scope.of(variant.mod[name].root).realizes):
             handle = variant.get_block(child.block.name, func)
@@ -68,7 +71,8 @@ class LoopDistribution:
                 try:
                     _in_private(private, handle, child)
                 except ScheduleError as error:
-                    sch.refused.append(error)
+                    if error.reason != "no-update":  # there is no sum to keep apart
+                        sch.refused.append(error)
         every = {id(one.mod): one for one in (private, variant, sch)}
         return list(every.values())
 
@@ -121,9 +125,13 @@ def _in_private(sch: Schedule, block: BlockRV, child: Child) -> None:
     """Sum an update in a private buffer, and a triangle over the square around it."""
     ragged = any(as_int(n.min) is None or as_int(n.extent) is None for n in child.loops)
     reduces = any(v.is_reduce for v in child.block.iter_vars)
-    if not reduces or not (ragged or child.block.init is None):
+    scope = sch.state.scope(child.realize)
+    scaled = factor_of_sum(child.block) is not None
+    scaled = scaled and needs_multi_level_tiling(scope, child.token) is None
+    if not reduces or not (ragged or scaled or child.block.init is None):
         return
-    private = child.block.init is not None and _alone(sch.state.scope(child.realize), child)
+    private = child.block.init is not None and _alone(scope, child)
+    private = private and not scaled
     if not private:
         sch.privatize_reduction(block)
     if ragged:

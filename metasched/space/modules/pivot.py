@@ -24,7 +24,7 @@ from metasched.analysis.loops import is_chain
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Expr, as_int
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import ForKind
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
@@ -144,7 +144,9 @@ def _cuts(sch: Schedule, child: Child) -> list[Cut]:
         return []
     at = {loop.var: n for n, loop in enumerate(child.loops)}
     values = child.realize.bindings
-    position: dict[Expr, int] = {v: at[e] for v, e in values.items() if e in at}
+    position: dict[Expr, int] = {
+        v: at[e] for v, e in values.items() if isinstance(e, Var) and e in at
+    }
     cuts: dict[int, Cut] = {}
     for write in found:
         if not write.is_write:

@@ -31,8 +31,7 @@ from metasched.ir.visit import blocks_of, free_vars, loads_of
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, child_of, steps, undo_to
-from metasched.space.modules.register_tiling import vectors
-from metasched.space.tiling import changed, within_parallel
+from metasched.space.tiling import changed, vectors, within_parallel
 
 STRUCTURE = "ragged"
 """The value of the note TILED on the blocks of a tile."""

@@ -58,6 +58,7 @@ from metasched.space.tiling import (
     skip_outside,
     tile,
     tileable,
+    vectors,
     within_parallel,
 )
 
@@ -118,9 +119,9 @@ class RegisterTiling:
     def plans(self, sch: Schedule, block: BlockRV, form: TensorForm | None = None) -> list[Plan]:
         """The ways to vectorize and pack a block; none without a contiguous store.
 
-        A plan has vectors that divide the columns. If only half vectors divide the columns, there
-        is also a plan with columns padded to whole vectors. With the instructions of a `form`, the
-        operand of the lanes is always packed.
+        A plan has vectors that divide the columns. If only half vectors divide the columns, or no
+        tile of two to four vectors, there is also a plan with padded columns. With the instructions
+        of a `form`, the operand of the lanes is always packed.
         """
         node = sch.get(block)
         vector = vector_iter(node)
@@ -156,6 +157,10 @@ class RegisterTiling:
             if step or not widths:
                 step = step or lanes
                 found.append(Plan(position, (lanes,), tuple(operands), step, ahead))
+        elif alone and large and all(extent // lanes % v for v in (2, 3, 4)):
+            step = padding_step(extent, lanes)
+            if step > lanes:  # the columns have no tile of two to four vectors
+                found.append(Plan(position, (lanes,), tuple(large), step, ahead))
         if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths and widths[0] > 1:
@@ -487,14 +492,3 @@ class Plan:
 def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:
     """The factors of the vector axis."""
     return next(factors for axis, (_, factors) in tiles.items() if axis.position == plan.vector)
-
-
-def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:
-    """Vectorize `width` iterations of the loop at position `lane`, and unroll all other loops."""
-    outer, inner = sch.split(loops[lane], [None, width])
-    rows = [loop for position, loop in enumerate(loops) if position != lane]
-    if lane != len(loops) - 1:
-        sch.reorder(*rows, outer, inner)
-    for loop in (*rows, outer):
-        sch.unroll(loop)
-    sch.vectorize(inner)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from metasched.analysis.access import Access, accesses
 from metasched.analysis.block import FOLD, TILED, needs_multi_level_tiling, needs_rfactor, reduction
 from metasched.analysis.reducer import choice_of, match_reducer, updates_of
-from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
@@ -107,7 +106,8 @@ class VectorReduction:
             return [sch]
         return changed(sch, lambda variant: self._apply(variant, block, node, reused)) or [sch]
 
-    def _apply(self, sch: Schedule, block: BlockRV, node: Block, reused: bool) -> None:
+    def _apply(self, sch: Schedule, block: BlockRV, node: Block, reused: bool) -> bool:
+        """Fold vectors of results; False if less than a vector is reduced along memory."""
         every = axes(sch, block)
         reduced = [a for a in every if not a.spatial]
         along = [a for a in reduced if loads_run_along(node, node.iter_vars[a.position].var)]
@@ -116,7 +116,7 @@ class VectorReduction:
         lanes = max(1, self.vector_bits // _value_bits(node))
         widths = [lanes * v for v in self.vectors if lanes * v <= length]
         if lanes < 2 or not widths:
-            raise ScheduleError(self.name, "too-short", "nothing to reduce along memory")
+            return False
         order = [a.loop for a in reduced if a not in run]
         order.append(run[0].loop if len(run) == 1 else sch.fuse(*[a.loop for a in run]))
         width: ExprRV | int = widths[0]
@@ -132,6 +132,7 @@ class VectorReduction:
             sch.reverse_compute_at(finish, order[0], preserve_unit_loops=True)
         sch.annotate(block, FOLD, width)
         sch.annotate(block, PARTIAL, 1)
+        return True
 
     def _results(
         self,

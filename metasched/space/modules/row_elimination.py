@@ -7,12 +7,13 @@
             for k in range(i_0 * R, i_0 * R + i_1): the same
 
 Each row of such a program needs all rows before it, so no loop over rows runs in parallel. Of a
-block of R rows, most steps need only rows before the block, and these steps are independent.
+block of R rows, most steps need only rows before the block, and these steps are independent. Dot
+products of several rows run side by side there, because they share an operand.
 
 Where the program gathers the updates of an element (`for k: A[i, j] -= A[i, k] * A[k, j]`), the
 loads of A[k, j] run across rows. `right_looking` and `reorder` make the innermost loop run along
-a row. A scalar that collects the updates (`w = A[i, j]; for k: w -= ...; A[i, j] = w`) becomes a
-row, too (`expand_buffer`).
+a row. A scalar that collects the updates (`w = A[i, j]; for k: w -= ...; A[i, j] = w`) goes
+(`keep_in_result`) or becomes a row, too (`expand_buffer`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from metasched.space.strides import contiguous
 
 LEAST, MOST = 4, 64
 """The fewest and the most rows of a block."""
+TOGETHER = (4, 5, 3, 2)
+"""Choices of how many rows run side by side, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ def _is_recurrence(sch: Schedule, loop: LoopRV) -> bool:
 def _along_memory(sch: Schedule, loop: LoopRV) -> None:
     """Turn the loops inside so that the innermost run along memory; then join loops over the same
     rows."""
+    keep_results(sch, loop)
     for child in _children(sch, loop):
         if len(child.loops) > 1:
             _expand(sch, child, len(child.loops) - 1)
@@ -116,6 +120,19 @@ def _along_memory(sch: Schedule, loop: LoopRV) -> None:
                 break
             undo_to(sch, before)
     _join(sch, loop)
+
+
+def keep_results(sch: Schedule, loop: LoopRV) -> None:
+    """Let the blocks below a loop update their results, not a scalar that is stored at the end."""
+    for child in _children(sch, loop):
+        own = sch.state.scope(child.realize).block.alloc_buffers
+        for region in child.block.reads:
+            if region.buffer in own and region.buffer.constant_shape() == (1,):
+                try:
+                    sch.keep_in_result(sch.get_block(child.block.name), region.buffer)
+                except ScheduleError:
+                    continue
+                break
 
 
 def _expand(sch: Schedule, child: Child, depth: int) -> None:
@@ -158,7 +175,10 @@ def runs_along(child: Child) -> bool:
 
 
 def _join(sch: Schedule, loop: LoopRV) -> None:
-    """Merge neighbouring loops of equal ranges directly below a loop, as far as it is legal."""
+    """Merge neighbouring loops of equal ranges directly below a loop, as far as it is legal.
+
+    A loop that only adds up along memory stays, because it runs in vector lanes.
+    """
     merged = True
     while merged:
         merged = False
@@ -166,7 +186,8 @@ def _join(sch: Schedule, loop: LoopRV) -> None:
         for first, second in pairwise(items):
             if not (isinstance(first, For) and isinstance(second, For)):
                 continue
-            if first.min is second.min and first.extent is second.extent:
+            alone = any(_sums_alone(sch, one) for one in (first, second))
+            if first.min is second.min and first.extent is second.extent and not alone:
                 before = len(sch.trace)
                 try:
                     sch.merge(*(_handle(sch, one) for one in (first, second)))
@@ -174,6 +195,11 @@ def _join(sch: Schedule, loop: LoopRV) -> None:
                     break
                 except ScheduleError:
                     undo_to(sch, before)
+
+
+def _sums_alone(sch: Schedule, loop: For) -> bool:
+    (first, *_) = sch.state.scope(loop).under(loop)
+    return loop.body is first.realize and update_length(first) is not None
 
 
 def _handle(sch: Schedule, node: Stmt) -> LoopRV:
@@ -194,6 +220,10 @@ def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
     sizes = [d for d in divisors(extent or 1) if LEAST <= d <= MOST and d < (extent or 1)]
     if not sizes or not _is_recurrence(sch, loop):
         return False
+    group, sizes = next(
+        ((g, even) for g in TOGETHER if (even := [n for n in sizes if n % g == 0 and n > g])),
+        (1, sizes),
+    )
     rows = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
     _, inside = sch.split(loop, [None, rows])
     _own_copies(sch, inside)
@@ -214,6 +244,7 @@ def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
         place += 1
     try:
         together, _ = _apart(sch, inside, front)
+        together = _side_by_side(sch, together, group)
         sch.parallel(together)
     except ScheduleError:
         undo_to(sch, before)
@@ -223,6 +254,39 @@ def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
         undo_to(sch, before)
         return False
     return True
+
+
+def _side_by_side(sch: Schedule, rows: LoopRV, group: int) -> LoopRV:
+    """Run a group of rows at a time in unrolled loops where dot products share an operand.
+
+    Returns the loop over the groups, or the loop over the rows if there are no groups.
+    """
+    if group == 1 or all(update_length(c) is None for c in _children(sch, rows)):
+        return rows
+    before = len(sch.trace)
+    try:
+        groups, row = sch.split(rows, [None, group])
+        _inward(sch, row)
+    except ScheduleError:
+        undo_to(sch, before)
+        return rows
+    return groups
+
+
+def _inward(sch: Schedule, row: LoopRV) -> None:
+    """Move a loop to each block below it, but not into a loop along memory; unroll it there."""
+    body = _node(sch, row).body
+    if isinstance(body, SeqStmt):
+        for part in sch.fission(row):
+            _inward(sch, part)
+        return
+    if isinstance(body, For):
+        child = _children(sch, row)[0]
+        if body.body is not child.realize or not contiguous(child, body):
+            sch.reorder(_handle(sch, body), row)
+            _inward(sch, row)
+            return
+    sch.unroll(row)
 
 
 def _items(sch: Schedule, loop: LoopRV) -> tuple[Stmt, ...]:

@@ -1,4 +1,4 @@
-"""vector_scan: run scans (cumulative sums, running maxima) in vector lanes.
+"""vector_scan: run scans (cumulative and decaying sums, running maxima) in vector lanes.
 
 If a scan runs along contiguous memory, the lanes are neighbouring steps of this scan; the code
 generator combines them in registers (`codegen.scan`). Otherwise the lanes are neighbouring scans:
@@ -17,10 +17,10 @@ from math import prod
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
-from metasched.analysis.scan import match_scan
+from metasched.analysis.scan import block_scan
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import Block, BufferStore
+from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, vector_iter
@@ -125,13 +125,6 @@ def _near(steps: int, size: int) -> int:
 
 
 def scanned(block: Block) -> int | None:
-    """The position of a block's only iterator that is not spatial, if the block is a scan along it;
-    otherwise None."""
-    ordered = [n for n, v in enumerate(block.iter_vars) if not v.is_spatial]
-    if len(ordered) != 1 or block.init is not None or is_leaf(block) is not None:
-        return None
-    v = block.iter_vars[ordered[0]]
-    if not isinstance(block.body, BufferStore) or as_int(v.dom.min) != 0:
-        return None
-    found = match_scan(block.body, v.var, as_int(v.dom.extent))
-    return ordered[0] if found is not None else None
+    """The position of the iterator along which a leaf block is a scan; otherwise None."""
+    found = block_scan(block) if is_leaf(block) is None else None
+    return found[0] if found is not None else None

@@ -13,9 +13,9 @@ from math import prod
 
 from metasched.analysis.block import TILED, is_leaf
 from metasched.errors import ScheduleError
-from metasched.ir.expr import as_int
-from metasched.ir.stmt import Block, BufferStore
-from metasched.ir.visit import free_vars, loads_of
+from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.stmt import Block, BufferStore, LetStmt
+from metasched.ir.visit import free_vars, loads_of, substitute, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import vector_iter
@@ -92,12 +92,21 @@ class Scatter:
 
 
 def scattered(block: Block) -> list[int]:
-    """The positions of the iterators that choose, by a load, the element that a block updates;
-    empty for blocks that are not a single update of this kind."""
-    store = block.body
-    if block.init is not None or is_leaf(block) is not None or not isinstance(store, BufferStore):
+    """The positions of the iterators that choose, by a load, the elements that a block updates;
+    empty for blocks that are not updates of this kind.
+
+    The updates may stand under conditions, and behind names for values.
+    """
+    stores: list[BufferStore] = []
+    names: dict[Var, Expr] = {}
+    for stmt in walk_stmts(block.body):
+        if isinstance(stmt, LetStmt):
+            names[stmt.var] = substitute(stmt.value, names)
+        elif isinstance(stmt, BufferStore):
+            stores.append(stmt)
+    updates = all(any(load.buffer is s.buffer for load in loads_of(s.value)) for s in stores)
+    if block.init is not None or is_leaf(block) is not None or not updates:
         return []
-    updates = any(load.buffer is store.buffer for load in loads_of(store.value))
-    loads = [load for index in store.indices for load in loads_of(index)]
-    used = frozenset().union(*map(free_vars, loads))
-    return [n for n, v in enumerate(block.iter_vars) if updates and v.var in used]
+    indices = [substitute(index, names) for store in stores for index in store.indices]
+    used = frozenset[Var]().union(*(free_vars(e) for i in indices for e in loads_of(i)))
+    return [n for n, v in enumerate(block.iter_vars) if v.var in used]

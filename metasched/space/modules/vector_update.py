@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 from metasched.analysis.access import strides
 from metasched.analysis.block import FOLD, TILED, is_leaf, loop_iter_kind
@@ -19,15 +19,22 @@ from metasched.analysis.reducer import identity_of
 from metasched.analysis.scope import Child
 from metasched.arith.affine import interval
 from metasched.arith.bounds import Interval
-from metasched.ir.expr import TRUE, Var
-from metasched.ir.stmt import BufferStore, ForKind, IterKind
+from metasched.ir.expr import TRUE, Var, as_int
+from metasched.ir.stmt import BlockRealize, BufferStore, For, ForKind, IterKind, Stmt
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
+
+MOST = 8
+"""The most vector registers of partial results."""
+LONG = 16
+"""Sums of this many vectors at most are offered in lanes alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorUpdate:
-    """Offer lanes for an update whose innermost loop runs along memory, beside the unchanged block.
+    """Offer lanes for an update whose innermost loop runs along memory.
+
+    Short loops are offered without lanes, too.
 
     Attributes:
         vector_bits: the bits of a vector register.
@@ -49,18 +56,27 @@ class VectorUpdate:
         if length is None:
             return [sch]
         lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
-        widths = [lanes * v for v in self.vectors if 1 < lanes * v <= length]
+        rows = prod(
+            as_int(n.extent) or 1 for n in _unrolled(realize, sch.state.loops_above(realize))
+        )
+        widths = [
+            lanes * v
+            for v in self.vectors
+            if 1 < lanes * v <= length and v * rows <= max(MOST, rows)
+        ]
         if not widths:
             return [sch]
         variant = sch.copy()
         chance = [1.0 / len(widths)] * len(widths)
         width = variant.sample_categorical(widths, chance) if len(widths) > 1 else widths[0]
         variant.annotate(block, FOLD, width)
-        return [variant, sch]
+        return [variant] if length >= LONG * lanes else [variant, sch]
 
 
 def update_length(child: Child) -> int | None:
     """The most values that an update without init adds up along contiguous memory.
+
+    Unrolled loops directly around the block run over several results.
 
     None for blocks that hold blocks, blocks with a predicate, and blocks whose innermost loop is
     shared, is no reduction, or reads memory with strides.
@@ -68,10 +84,14 @@ def update_length(child: Child) -> int | None:
     block, loops = child.block, child.loops
     if block.init is not None or is_leaf(block) is not None or not loops:
         return None
+    inner = _unrolled(child.realize, loops)
+    loops, inside = loops[: len(loops) - len(inner)], (*inner, child.realize)[0]
+    if not loops:
+        return None
     body, loop = block.body, loops[-1]
     if not isinstance(body, BufferStore) or identity_of(body.value) is None:
         return None
-    if loop.body is not child.realize or loop.kind is not ForKind.SERIAL or loop.annotations:
+    if loop.body is not inside or loop.kind is not ForKind.SERIAL or loop.annotations:
         return None
     if child.realize.predicate is not TRUE or loop_iter_kind(loop, (child,)) is not IterKind.REDUCE:
         return None
@@ -87,3 +107,16 @@ def update_length(child: Child) -> int | None:
         ranges[outer.var] = low, high + max(interval(outer.extent, ranges)[1] - 1, 0)
     most = interval(loop.extent, ranges)[1]
     return None if most == inf else int(most)
+
+
+def _unrolled(realize: BlockRealize, loops: Sequence[For]) -> tuple[For, ...]:
+    """The unrolled loops of constant range that hold nothing but a block, outermost first."""
+    found: list[For] = []
+    inside: Stmt = realize
+    for loop in reversed(loops):
+        fixed = as_int(loop.min) is not None and as_int(loop.extent) is not None
+        if loop.body is not inside or loop.kind is not ForKind.UNROLLED or not fixed:
+            break
+        found.append(loop)
+        inside = loop
+    return tuple(reversed(found))

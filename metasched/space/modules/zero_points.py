@@ -39,7 +39,7 @@ class ZeroPoints:
         factors = (e for m in walk_exprs(body.value) if isinstance(m, Mul) for e in m.children)
         if not any(isinstance(e, (Add, Sub)) for f in factors for e in walk_exprs(f)):
             return [sch]
-        return [*changed(sch, partial(expanded, block)), sch]
+        return [*changed(sch, partial(expanded, block), nothing=["one-term"]), sch]
 
 
 def expanded(block: BlockRV, sch: Schedule) -> None:

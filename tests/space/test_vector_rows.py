@@ -1,0 +1,99 @@
+"""vector_rows: running values that need their order, with neighbouring rows in vector lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from space.candidates import TARGET, draw
+
+from metasched import workloads
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules
+from metasched.runtime.build import build
+from metasched.script import parse
+from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.vector_rows import VectorRows
+
+HEAD = """
+@T.prim_func
+def f(X: T.Buffer(({n}, {m}), "float64"), mean: T.Buffer(({n},), "float64"),
+      m2: T.Buffer(({n},), "float64")):
+    for i, j in T.grid({n}, {m}):
+        with T.block("W"):
+            vi, vj = T.axis.spatial({n}, i), T.axis.{kind}({m}, j)
+"""
+INIT = """            with T.init():
+                mean[vi] = T.float64(0)
+                m2[vi] = T.float64(0)
+"""
+NAMED = """            delta: T.let = X[vi, vj] - mean[vi]
+            mean[vi] = mean[vi] + delta / T.cast(vj + 1, "float64")
+            m2[vi] = m2[vi] + delta * (X[vi, vj] - mean[vi])
+"""
+SCRATCH = """            d = T.alloc_buffer((1,), "float64")
+            d[0] = X[vi, vj] - mean[vi]
+            mean[vi] = mean[vi] + d[0] / T.cast(vj + 1, "float64")
+            m2[vi] = m2[vi] + d[0] * (X[vi, vj] - mean[vi])
+"""
+FORMS = {
+    "init": ("reduce", INIT + NAMED),
+    "scratch": ("reduce", INIT + SCRATCH),
+    "reduce": ("reduce", NAMED),
+    "opaque": ("opaque", NAMED),
+}
+
+
+def moments(form, n=257, m=200):
+    kind, body = FORMS[form]
+    return parse(HEAD.format(n=n, m=m, kind=kind) + body)
+
+
+def offered(func):
+    """The spaces that the module makes of a function, without the unchanged one."""
+    space = SpaceGenerator(default_modules(TARGET))
+    found = space.generate(func, TARGET)
+    assert not space.failures
+    rows = [s for s in found if any("vector_rows" in e.values for e in s.entries)]
+    return rows, space.refusals
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_means_and_variances_of_rows(form):
+    func = moments(form)
+    (space,), _ = offered(func)
+    x = np.random.default_rng(0).normal(3, 2, (257, 200))
+    kinds: set[ForKind] = set()
+    for seed in range(4):
+        mean, m2 = np.zeros(257), np.zeros(257)
+        sch = draw(func, space, seed)
+        kinds |= {s.kind for s in walk_stmts(sch.func.body) if isinstance(s, For)}
+        build(sch, target="native")(x, mean, m2)
+        np.testing.assert_allclose(mean, x.mean(axis=1), rtol=1e-12)
+        np.testing.assert_allclose(m2 / 200, x.var(axis=1), rtol=1e-12)
+    assert ForKind.VECTORIZED in kinds
+    assert ForKind.PARALLEL in kinds or "T.init" not in FORMS[form][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("gmm", (1, 64, 64, 64)), ("sfm", (64, 512)), ("argmax", (64, 512)), ("nrm", (8, 64, 64))],
+)
+def test_reductions_with_partial_results_are_left_to_others(name, shape):
+    rows, _ = offered(workloads.get(name).func(shape))
+    assert not rows
+
+
+def test_few_rows_and_rows_that_need_each_other_are_left_alone():
+    rows, _ = offered(moments("init", 3, 20000))
+    assert not rows
+    chained = NAMED.replace("X[vi, vj] - mean[vi]\n", "X[vi, vj] - mean[T.max(vi - 1, 0)]\n", 1)
+    rows, _ = offered(parse(HEAD.format(n=256, m=256, kind="opaque") + chained))
+    assert not rows
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(8, [8]), (16, [8, 16]), (1000, [8, 16, 32])])
+def test_tiles_are_no_wider_than_the_rows(rows, sizes):
+    (found, plain) = SpaceGenerator((VectorRows(512),)).generate(moments("init", rows, 5000))
+    assert [entry.values[0] for _, entry in found.sampling()] == [sizes]
+    assert not plain.entries
