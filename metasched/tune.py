@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from metasched import config
-from metasched.analysis.sizes import with_sizes
+from metasched.analysis.sizes import with_sizes_each
 from metasched.cost.features import FeatureSet
 from metasched.cost.model import COST_MODELS, CostModel
 from metasched.database.base import DATABASES, STORE, Database
@@ -123,12 +123,12 @@ def tune(
     Raises TuneError when the function cannot be tuned, TargetError for the target of another
     machine, MeasureError when measuring breaks down, DatabaseError when the store is not written.
     """
-    only = single(func) if sizes is None else with_sizes(single(func), sizes)
-    label = name or str(only.attrs.get("global_symbol", "main"))
+    label = name or str(single(func).attrs.get("global_symbol", "main"))
     return tune_tasks(
-        {label: only}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
+        {label: func}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
         seed=seed, strategy=strategy, model=model, features=features, prior=prior, space=space,
         database=database, plugins=plugins, runner=runner, builder=builder, observer=observer,
+        sizes=sizes,
     )[label]  # fmt: skip
 
 
@@ -154,6 +154,7 @@ def tune_tasks(
     runner: MakeRunner | str | None = None,
     builder: Builder | str | None = None,
     observer: Observers = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> dict[str, TuneResult]:
     """Tune several functions with one budget, spent where the expected gain is largest; see `tune`.
 
@@ -164,7 +165,7 @@ def tune_tasks(
         space: of all tasks, or by their names; a task that is not named takes the default.
         scheduler: name of the task scheduler, which chooses the task of each round.
     """
-    funcs = _checked_tasks(tasks, weights or {}, time_limit)
+    funcs = _checked_tasks(tasks, weights or {}, time_limit, sizes, runner)
     c = config.load(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
         strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
@@ -172,8 +173,7 @@ def tune_tasks(
         database=database if isinstance(database, str) else None,
     )  # fmt: skip
     files = _load_plugins(c.plugins if plugins is None else plugins)
-    kept = c.database if database is None else database
-    _check_names(c, kept)
+    kept = _checked_names(c, c.database if database is None else database)
     tell = observers_of(c.observers if observer is None else observer)
     machine = _machine(target if target is not None else c.target, timed=runner is None)
     make = RUNNERS.get(runner) if isinstance(runner, str) else runner
@@ -195,11 +195,13 @@ def tune_tasks(
             return session(compiler, False).run(funcs, *limits)
 
 
-def _check_names(c: config.Config, database: str | Database) -> None:
-    """Refuse misspelt names before anything starts."""
+def _checked_names(c: config.Config, database: str | Database) -> str | Database:
+    """The database; misspelt names are refused before anything starts."""
     STRATEGIES.get(c.strategy)
     TASK_SCHEDULERS.get(c.scheduler)
-    _ = DATABASES.get(database) if isinstance(database, str) else database
+    if isinstance(database, str):
+        DATABASES.get(database)
+    return database
 
 
 def _load_plugins(given: str | Path | Sequence[str | Path]) -> list[str]:
@@ -243,8 +245,9 @@ def _check_limits(
 
 
 def _checked_tasks(
-    tasks: Mapping[str, Source], weights: Mapping[str, float], time_limit: float | None
-) -> dict[str, PrimFunc]:
+    tasks: Mapping[str, Source], weights: Mapping[str, float], time_limit: float | None,
+    sizes: Mapping[str, int] | None, runner: object,
+) -> dict[str, PrimFunc]:  # fmt: skip
     if not isinstance(tasks, Mapping) or not tasks:
         raise TuneError(f"tasks are functions by name, at least one, not {tasks!r}")
     for name in tasks:
@@ -252,7 +255,9 @@ def _checked_tasks(
             raise TuneError(f"a task called {name!r} has no place: its trace file bears its name")
     funcs = {name: single(source) for name, source in tasks.items()}
     _check_limits(funcs, weights, time_limit)
-    return funcs
+    if sizes is None and runner is not None:
+        return funcs  # the runner may have sizes of its own
+    return with_sizes_each(funcs, {} if sizes is None else sizes)
 
 
 @dataclass

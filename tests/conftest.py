@@ -70,6 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Otherwise each of the 100 processes that tests start compiles the package anew, for 0.6 s.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # Starting more processes takes longer than the few builds and replays of a test; the tests of
+    # several ask for them, and the benchmarks need them.
+    if not any("benchmarks" in str(argument) for argument in config.args):
+        for setting in ("METASCHED_BUILD_WORKERS", "METASCHED_SEARCH_WORKERS"):
+            os.environ.setdefault(setting, "1")
     # A shell ignores Ctrl-C for what it starts in the background; the tests of Ctrl-C need it.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

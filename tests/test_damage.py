@@ -116,6 +116,33 @@ def test_damaged_records(folder, tmp_path, quiet):
         explained(lambda copy=copy: read_all(copy))
 
 
+def test_damaged_records_are_named_or_unchanged(folder, tmp_path):
+    """No fault in a record with a checksum gives a silently different record."""
+
+    def contents(path):
+        with Store(path, read_only=True) as store:
+            pairs = [(w, t) for w in store.workloads() for t in store.targets(w)]
+            return [record.to_json() for w, t in pairs for record in store.all(w, t)]
+
+    intact = contents(folder / STORE)
+    for seed in range(80):
+        rng = random.Random(seed)
+        copy = tmp_path / f"{seed}.db"
+        shutil.copy(folder / STORE, copy)
+        with sqlite3.connect(copy) as connection:
+            (body,) = connection.execute("SELECT body FROM records").fetchone()
+            data = json.loads(body)
+            if seed == 0:
+                data["checksumx"] = data.pop("checksum")
+            text = json.dumps(data) if seed == 0 else damaged_text(data, rng)
+            connection.execute("UPDATE records SET body = ? WHERE id = 1", (text,))
+        connection.close()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = contents(copy)
+        assert found == intact or any("is damaged and left out" in str(w.message) for w in caught)
+
+
 def edited(change) -> str:
     sch = Schedule(FUNC, seed=0)
     block = sch.get_block("Z")

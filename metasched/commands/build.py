@@ -11,7 +11,7 @@ from typing import Any
 from metasched.autoschedule import autoschedule
 from metasched.commands.names import HELP
 from metasched.commands.replay import add_extern
-from metasched.commands.source import CONSTANT, add_target, load_all, target_of
+from metasched.commands.source import CONSTANT, add_size, add_target, load_sized, target_of
 from metasched.database.record import TraceFile
 from metasched.database.replay import replay
 from metasched.errors import MetaschedError, TraceError
@@ -38,6 +38,7 @@ def add_to(commands: Any) -> None:
         "--check-bounds", action="store_true",
         help="check every load and store at run time (slow, for debugging)",
     )  # fmt: skip
+    add_size(parser)
     add_target(parser)
     add_extern(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value")
@@ -79,6 +80,8 @@ def _is_trace(arguments: argparse.Namespace) -> bool:
     if arguments.shape is not None or arguments.constant_weights:
         option = "--constant-weights" if arguments.shape is None else "--shape"
         raise MetaschedError(f"{option} is for a workload; a trace file holds its own program")
+    if arguments.size:
+        raise MetaschedError("--size is for a program; a trace file holds its own sizes")
     return True
 
 
@@ -94,7 +97,7 @@ def _replayed(arguments: argparse.Namespace, target: Target) -> list[tuple[str |
 
 def _scheduled(arguments: argparse.Namespace, target: Target) -> list[tuple[str | None, Schedule]]:
     """The schedules of a program, or of the functions of a module, with their names."""
-    programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
+    programs = load_sized(arguments)
     return [
         (program.name.rpartition(".")[2], autoschedule(program.func, target))
         for program in programs

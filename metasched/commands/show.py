@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import metasched.schedule.primitives  # noqa: F401  the kinds of steps that a trace may hold
+from metasched import config
 from metasched.autoschedule import autoschedule
 from metasched.codegen.compile import compile_func
 from metasched.commands.names import HELP
 from metasched.commands.source import (
     Program,
+    add_size,
     add_source,
     add_target,
     load,
     load_all,
+    load_sized,
     run_plugins,
     target_of,
 )
@@ -24,9 +27,11 @@ from metasched.database.record import TraceFile
 from metasched.errors import MetaschedError
 from metasched.ir.func import PrimFunc
 from metasched.lower.pipeline import lower_and_show
+from metasched.report.space import space_data, space_text
 from metasched.report.tables import duration, instructions
 from metasched.runtime.build import build
 from metasched.schedule.trace import Trace
+from metasched.search.parts import spaces_of
 from metasched.target import Cpu, Target
 
 
@@ -35,12 +40,13 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("show", help=HELP["show"])
     add_source(parser)
     add_target(parser)
+    add_size(parser)
     parser.add_argument(
         "--what",
-        choices=("script", "autoscheduled", "passes", "llvm", "asm"),
+        choices=("script", "space", "autoscheduled", "passes", "llvm", "asm"),
         default="script",
-        help="of a program: its script, its steps and script as `build` schedules it, the script "
-        "after each lowering pass, or machine code",
+        help="of a program: its script, the design spaces that tuning searches, its steps and "
+        "script as `build` schedules it, the script after each lowering pass, or machine code",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.set_defaults(run=run)
@@ -51,8 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     run_plugins(arguments)
     if arguments.target is not None and arguments.what == "script":
         raise MetaschedError(
-            "--target is for --what autoscheduled, passes, llvm and asm; a script is the same for "
-            "each target"
+            "--target is for --what space, autoscheduled, passes, llvm and asm; a script is the "
+            "same for each target"
+        )
+    if arguments.size and arguments.what not in ("space", "autoscheduled"):
+        raise MetaschedError(
+            "--size is for --what space and autoscheduled; other texts are the same for each size"
         )
     if arguments.program.endswith(".json"):
         if arguments.what != "script":
@@ -73,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     target = None if arguments.what == "script" else target_of(arguments, anywhere=True)
     named = (arguments.program, arguments.shape, arguments.constant_weights)
     if target is not None and arguments.what == "autoscheduled":
-        return _show_autoscheduled(load_all(*named), target, arguments.json)
+        return _show_autoscheduled(load_sized(arguments), target, arguments.json)
+    if target is not None and arguments.what == "space":
+        return _show_spaces(load_sized(arguments), target, arguments.json)
     programs = load_all(*named) if target is None else [load(*named)]
     program = programs[0]
     if target is None:
@@ -95,6 +107,20 @@ def _code(func: PrimFunc, target: Target, what: str) -> str:
     if text is None:
         raise MetaschedError(f"kernels for targets of kind {target.kind!r} have no {what} text")
     return text
+
+
+def _show_spaces(programs: Sequence[Program], target: Target, as_json: bool) -> int:
+    """Print the design spaces that `tune` searches for each program."""
+    settings = config.load()
+    spaces = spaces_of(None, settings.space, [each.name for each in programs], target)
+    data = [
+        space_data(p.name, p.func, spaces[p.name], target, settings.seed or 0) for p in programs
+    ]
+    if as_json:
+        print(json.dumps(data if len(data) > 1 else data[0]))
+    else:
+        print("\n\n".join(map(space_text, data)))
+    return 0
 
 
 def _show_autoscheduled(programs: Sequence[Program], target: Target, as_json: bool) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metasched import config, workloads
+from metasched.analysis.sizes import with_sizes_each
 from metasched.errors import MetaschedError, TypeMismatchError, brief, clipped
 from metasched.foreign import run_file
 from metasched.ir.func import IRModule, PrimFunc
@@ -54,6 +55,37 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
         "--plugin", metavar="FILE.py", action="append",
         help="plug-in file, which is run first; may be repeated",
     )  # fmt: skip
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument that gives representative sizes of run-time extents."""
+    parser.add_argument(
+        "--size", metavar="NAME=NUMBER", action="append", default=[],
+        help="representative size of an extent that is known at run time only; may be repeated",
+    )  # fmt: skip
+
+
+def sizes_given(arguments: argparse.Namespace) -> dict[str, int]:
+    """The sizes that `--size` gives, by names of extents; raises MetaschedError for a text that is
+    not NAME=NUMBER."""
+    sizes: dict[str, int] = {}
+    for text in arguments.size:
+        name, _, number = text.partition("=")
+        if not name or not number.isdecimal():
+            raise MetaschedError(f"--size is {text!r}; it must be NAME=NUMBER, such as n=1024")
+        sizes[name] = int(number)
+    return sizes
+
+
+def load_sized(arguments: argparse.Namespace) -> list[Program]:
+    """The programs that the arguments name, with the sizes of `--size`; raises MetaschedError for
+    a size that none of them has, or when only some of the run-time extents have one."""
+    programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
+    sizes = sizes_given(arguments)
+    if not sizes:
+        return programs
+    funcs = with_sizes_each({program.name: program.func for program in programs}, sizes)
+    return [replace(program, func=funcs[program.name]) for program in programs]
 
 
 def run_plugins(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metasched import config
-from metasched.analysis.sizes import with_sizes
 from metasched.commands.names import HELP
 from metasched.commands.source import (
     Program,
+    add_size,
     add_source,
     add_target,
     load_all,
     run_plugins,
+    sizes_given,
     target_of,
 )
-from metasched.errors import TuneError
 from metasched.foreign import printing_to_stderr
 from metasched.report.compare import LibraryTime, side_by_side
 from metasched.report.progress import progress
@@ -38,10 +36,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("tune", help=HELP["tune"])
     add_source(parser)
     add_target(parser)
-    parser.add_argument(
-        "--size", metavar="NAME=NUMBER", action="append",
-        help="size at which an extent that is known at run time only is tuned; may be repeated",
-    )  # fmt: skip
+    add_size(parser)
     parser.add_argument("--trials", type=int, help="candidates to measure (default 64)")
     parser.add_argument("--time-limit", type=float, help="seconds after which no round begins")
     parser.add_argument("--work-dir", help="folder of the database and the trace file")
@@ -70,9 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
         target = device_of(target).usable(target)
         peak = device_of(target).peak(target, target.num_cores)
     programs = load_all(arguments.program, arguments.shape, arguments.constant_weights)
-    if arguments.size:
-        sizes = sizes_of_text(arguments.size)
-        programs = [replace(p, func=with_sizes(p.func, sizes)) for p in programs]
     named = config.load(observers=arguments.observer).observers
     with progress(peak, arguments.time_limit) as observer, printing_to_stderr():
         results = _tuned(
@@ -97,17 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(r.best is not None and r.best.path is not None for r in results) else 1
 
 
-def sizes_of_text(texts: Sequence[str]) -> dict[str, int]:
-    """Sizes by names of extents, from texts NAME=NUMBER; TuneError for other texts."""
-    sizes: dict[str, int] = {}
-    for text in texts:
-        name, _, number = text.partition("=")
-        if not name or not number.isdecimal():
-            raise TuneError(f"--size is {text!r}; it must be NAME=NUMBER, such as n=1024")
-        sizes[name] = int(number)
-    return sizes
-
-
 def _tuned(
     programs: list[Program], arguments: argparse.Namespace, **options: Any
 ) -> list[TuneResult]:
@@ -118,6 +99,7 @@ def _tuned(
         "features": arguments.features, "space": arguments.space, "database": arguments.database,
         "runner": arguments.runner, "builder": arguments.builder,
         "prior": False if arguments.no_prior else None,
+        "sizes": sizes_given(arguments) or None,
     }  # fmt: skip
     funcs = {program.name: program.func for program in programs}
     results = tune_tasks(funcs, scheduler=arguments.scheduler, **options)

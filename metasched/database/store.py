@@ -222,7 +222,11 @@ class Store:
                 if not isinstance(data, dict):
                     raise ValueError("it is no JSON object")
                 row = (key, machine, candidate, status, median)
-                if data.pop(CHECKSUM, None) not in (None, _checksum(data, row)):
+                if (checksum := data.pop(CHECKSUM, None)) is None:
+                    unknown = data.keys() - Record.model_fields.keys()
+                    if unknown:  # records of the first versions have neither
+                        raise ValueError(f"no checksum, and an unknown key {min(unknown)!r}")
+                elif checksum != _checksum(data, row):
                     raise ValueError("its checksum is of other data")
                 data.update(workload_hash=key, workload=script, workload_name=name or "")
                 data["target"] = read_json(target)

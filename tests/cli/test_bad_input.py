@@ -483,10 +483,28 @@ def test_a_workload_that_the_database_has_not(cli, tuned):
     refused(ran, " starts with 'nothing'")
 
 
+ROWS = """from metasched.script import tir as T
+
+
+@T.prim_func
+def f(a: T.handle, b: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n, 64), "float32")
+    B = T.match_buffer(b, (n, 64), "float32")
+    for i, j in T.grid(n, 64):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * T.float32(2)
+"""
+
+
 def test_options_of_show_that_would_change_nothing(cli, tuned):
-    message = "--target is for --what autoscheduled, passes, llvm and asm"
+    message = "--target is for --what space, autoscheduled, passes, llvm and asm"
     refused(cli("show", "gmm", "--target", "native"), message)
     refused(cli("show", tuned.trace, "--what", "asm"), "--what asm needs a program")
+    message = "--size is for --what space and autoscheduled; other texts are the same for each size"
+    for what in ("script", "passes"):
+        refused(cli("show", "gmm", "--what", what, "--size", "n=4"), message)
 
 
 @pytest.mark.parametrize(
@@ -498,11 +516,34 @@ def test_options_of_show_that_would_change_nothing(cli, tuned):
         ("n=4", "sizes name 'n'; the run-time extents are: none"),
     ],
 )
-def test_sizes_that_tune_cannot_use(cli, size, part):
-    refused(cli("tune", "gmm", "--shape", "1,8,8,8", "--size", size), part)
+def test_sizes_that_a_command_cannot_use(cli, size, part, tmp_path):
+    gmm = ("gmm", "--shape", "1,8,8,8", "--size", size)
+    refused(cli("tune", *gmm), part)
+    refused(cli("show", *gmm, "--what", "space"), part)
+    refused(cli("build", *gmm, "-o", tmp_path), part)
+
+
+def test_tune_names_the_extents_without_a_size(cli, tmp_path):
+    (tmp_path / "rows.py").write_text(ROWS)
+    refused(cli("tune", "rows.py"), "the extent n is known at run time only", "--size n=1024")
+
+
+def test_show_and_build_schedule_for_the_sizes(cli, tmp_path):
+    (tmp_path / "rows.py").write_text(ROWS)
+    scheduled = ("show", "rows.py", "--what", "autoscheduled")
+    without = "no sizes to schedule for: name each by sizes={'n': 1024}, or on the command line by"
+    assert f"{without} --size n=1024" in cli(*scheduled).err
+    ran = cli(*scheduled, "--size", "n=1000")
+    assert ran.code == 0 and ran.err == "" and "T.vectorized(" in ran.out
+    ran = cli("build", "rows.py", "-o", "dist", "--size", "n=1000")
+    assert ran.code == 0 and ran.err == "" and (tmp_path / "dist" / "f.o").is_file()
+    text = cli("show", "rows.py", "--what", "space", "--size", "n=1000").out
+    assert "1 design space\n" in text
 
 
 def test_options_of_build_that_a_trace_cannot_take(cli, tuned):
+    ran = cli("build", tuned.trace, "--size", "n=4", "-o", "d")
+    refused(ran, "--size is for a program; a trace file holds its own sizes")
     refused(cli("build", tuned.trace, "--shape", "1,8,8,8", "-o", "d"), "--shape is for a workload")
     ran = cli("build", tuned.trace, "--constant-weights", "-o", "d")
     refused(ran, "--constant-weights is for a workload; a trace file holds its own program")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sqlite3
 import statistics
 import subprocess
@@ -258,6 +259,25 @@ def test_show(cli, tuned, program):
     assert "# gmm on cpu/" in text and "checked: " in text and "sch." in text
     data = cli("show", tuned.trace, "--json").json()
     assert data["format"] == "metasched-trace" and "sch." in data["python"]
+
+
+TARGET = '{"kind": "cpu", "mcpu": "haswell", "num_cores": 2}'
+
+
+def test_show_prints_the_design_spaces(cli):
+    """The text has the steps of each space, and counts the choices of each decision."""
+    shape = ("gmm", "--shape", "1,64,64,64", "--what", "space", "--target", TARGET)
+    data = cli("show", *shape, "--json").json()
+    assert data["modules"] == [{"module": "register_tiling", "block": "Z", "alternatives": 2}]
+    first, second = data["spaces"]
+    steps = [(each["step"], each["choices"]) for each in first["decisions"]]
+    assert ("sample_perfect_tile", 4) in steps and len(steps) == 4
+    text = cli("show", *shape).out
+    combined = math.prod(choices for _, choices in steps)
+    assert "# gmm: 2 design spaces\n# register_tiling offers 2 programs for block Z\n" in text
+    assert f"# space 1 of 2: {first['steps']} steps, 4 decisions, {combined:,} combinations" in text
+    assert text.count("  # one of ") == 8 and text.count("def apply_trace(sch):") == 2
+    assert second["python"] not in text  # its decisions bear comments
 
 
 def test_a_trace_is_read_by_a_process_that_has_made_no_schedule():

@@ -194,13 +194,13 @@ def test_places_that_cannot_be_written(tmp_path):
     [
         "body = replace(body, '\"samples\": [', '\"samples\": [1e-9, ')", "median = median / 2",
         "status = 'wrong_result'", "candidate = 'c'", "body = x'80'", "body = 3", "body = '[]'",
-        "body = replace(body, 'checksum', 'sum')",
+        "body = json_remove(body, '$.checksum')", "body = replace(body, 'checksum', 'sum')",
     ],
 )  # fmt: skip
 def test_a_record_with_a_wrong_checksum_is_reported_and_skipped(store, change):
     store.put([record(), record()])
     store._connection.execute(f"UPDATE records SET {change} WHERE id = 1")
-    expected = 2 if "'sum'" in change else 1  # one without a checksum is of an earlier version
+    expected = 2 if "json_remove" in change else 1  # early versions had none
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert len(store.all()) == len(store.all()) == expected

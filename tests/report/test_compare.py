@@ -59,6 +59,7 @@ def test_pytorch_computes_what_numpy_does(op):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", [op for op in LOW_SMALL if op in LOW])
 def test_pytorch_computes_what_numpy_does_in_low_precision(op):
+    skip_if_saturating(op)
     _, chosen = torch_op(op, LOW_SMALL[op], integers=True)
     assert_equals_the_reference(op, chosen.back(chosen.call()).double().contiguous().numpy())
 
@@ -66,9 +67,17 @@ def test_pytorch_computes_what_numpy_does_in_low_precision(op):
 @needs_onnx
 @pytest.mark.parametrize("op", [op for op in LOW_SMALL if op in ONNX_OPS])
 def test_onnx_runtime_computes_what_numpy_does(op):
+    skip_if_saturating(op)
     chosen = onnx_op(op, LOW_SMALL[op])
     assert_equals_the_reference(op, chosen.back(chosen.call()))
     assert peers.burst_of("onnxruntime", op, LOW_SMALL[op])(0.0) > 0
+
+
+def skip_if_saturating(op):
+    """Without VNNI both libraries add two products of unsigned and signed bytes in 16 bits."""
+    kinds = [str(buffer.dtype) for buffer in workloads.get(op).func().buffers[:2]]
+    if kinds == ["uint8", "int8"] and not {"avx512vnni", "avxvnni"} & {*Target.native().features}:
+        pytest.skip("the library's sums of products of bytes saturate: this machine lacks VNNI")
 
 
 def assert_equals_the_reference(op, found):
