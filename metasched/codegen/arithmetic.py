@@ -226,9 +226,9 @@ def _other_sign(e: Emitter, rest: Val, b: Val) -> Val:
 def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
     """The exact quotient rounded down, computed from the remainder as NumPy does.
 
-    The plain quotient is the result for a zero divisor. Steps in float16 would round too often.
+    The plain quotient is the result for a zero divisor. Steps in 16 bits would round too often.
     """
-    if a.dtype == "float16":
+    if a.dtype.bits == 16:
         wide = _float_floordiv(e, convert(e, a, FLOAT32), convert(e, b, FLOAT32))
         return convert(e, wide, a.dtype)
     rest = _float_mod(e, a, b)

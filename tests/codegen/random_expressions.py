@@ -65,9 +65,9 @@ class Writer:
         if dtype in FLOATS:
             if form < 0.6:
                 return pick(ROUNDINGS).format(one)
-            two = self.value(dtype, depth - 1)
-            return pick((*BOTH, "({} / {})", "T.copysign({}, {})", "({} // {})",
-                         "({} % {})")).format(one, two)  # fmt: skip
+            words = (*BOTH, "({} / {})", "({} // {})", "({} % {})", "T.copysign({}, {})")
+            word = pick(words)  # a NaN that was computed may have either sign
+            return word.format(one, self.value(dtype, 0 if "copysign" in word else depth - 1))
         if form < 0.6:
             divisor = f"T.{dtype}({self.divisor(dtype)})"
             word = pick(("({} // {})", "({} % {})", "T.truncdiv({}, {})", "T.truncmod({}, {})"))

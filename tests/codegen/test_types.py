@@ -128,6 +128,13 @@ def test_float_remainders(dtype: str) -> None:
     _check_many(dtype, a, b, [(dtype, v) for v in values])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_quotient_in_16_bits_is_rounded_down_before_it_is_rounded_to_its_type(dtype: str) -> None:
+    a, b = np.full(N, 3129.0, _kind(dtype)), np.full(N, 1.25, _kind(dtype))
+    a[::2], b[::2] = 65536 if dtype == "bfloat16" else 65504, 16.75
+    _check_many(dtype, a, b, [(dtype, "T.floordiv(A[vi], B[vi])")])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_shifts_and_bit_counts(dtype: str) -> None:
     amounts = (np.arange(N) % np.iinfo(dtype).bits).astype(dtype)
