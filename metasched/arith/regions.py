@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import relax, union_regions
+from metasched.arith.intset import covers, relax, union_regions
 from metasched.arith.iterlimit import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
@@ -44,8 +44,8 @@ def block_access_regions(block: Block) -> Regions:
 
     A box is the union of the accesses while the loops inside the block run; an inner block
     contributes its declared regions. Buffers allocated inside are left out. A matched buffer counts
-    as the region of its source. If the block has an init, a written buffer is not listed as read,
-    unless the init reads it.
+    as the region of its source. Elements that the init sets are not listed as read, unless the init
+    reads their buffer.
 
     Raises:
         MetaschedError: on access through a raw pointer, whose region is unknown.
@@ -53,12 +53,9 @@ def block_access_regions(block: Block) -> Regions:
     found = _Collector(block)
     if block.init is not None:
         found.stmt(block.init, {}, ())
-    begun_from = {r.buffer for r in found.regions(found.read, block)}
+        found.begun = {b: r for b, r in found.written.items() if b not in found.read}
     found.stmt(block.body, {}, ())
-    writes = found.regions(found.written, block)
-    hidden = {w.buffer for w in writes} - begun_from if block.init is not None else set()
-    reads = found.regions(found.read, block)
-    return tuple(r for r in reads if r.buffer not in hidden), writes
+    return found.regions(found.read, block), found.regions(found.written, block)
 
 
 def declared(block: Block) -> Block:
@@ -96,6 +93,8 @@ class _Collector:
         self.block = block
         self.read: dict[Buffer, BufferRegion] = {}
         self.written: dict[Buffer, BufferRegion] = {}
+        self.begun: dict[Buffer, BufferRegion] = {}
+        """What the init sets, of the buffers that it does not read."""
         self.own = set(block.alloc_buffers)
 
     def stmt(self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
@@ -190,6 +189,9 @@ class _Collector:
                 if all(v not in loops for r in relaxed.region for v in _variables(r)):
                     break
                 relaxed = relax(relaxed, ranges)
+        begun = self.begun.get(region.buffer) if into is self.read else None
+        if begun is not None and covers(begun.region, relaxed.region, _HULL):
+            return
         if any(c is not TRUE for c in conditions):
             relaxed = _without_loads(relaxed)
         if _empty(relaxed):

@@ -89,6 +89,16 @@ def test_a_reduction_with_init_does_not_read_its_result() -> None:
     assert found(both) == (["A[vi:+1, vj:+1]"], ["C[vi:+1, vj:+1]"])
 
 
+def test_a_reduction_with_init_reads_other_elements_of_its_buffer() -> None:
+    zero, one = as_expr(0), as_expr(1)
+    update = BufferStore(C, C[one, VJ] + C[zero, VJ] * A[VI, VJ], (one, VJ))
+    both = block(update, init=BufferStore(C, ZERO, (one, VJ)))
+    assert found(both) == (["C[0:+1, vj:+1]", "A[vi:+1, vj:+1]"], ["C[1:+1, vj:+1]"])
+    own = For.serial(K, 4, BufferStore(C, C[VI, K] + ZERO, (VI, K)))
+    start = For.serial(K, 8, BufferStore(C, ZERO, (VI, K)))
+    assert found(block(own, init=start))[0] == []
+
+
 def test_inner_blocks_count_by_their_declared_regions() -> None:
     v = Var("v")
     inner = Block(

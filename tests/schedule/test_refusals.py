@@ -22,8 +22,9 @@ def with_init(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
         with T.block("B"):
             vi = T.axis.spatial(4, i)
             with T.init():
-                B[vi] = 0
-            B[vi] = B[0] + A[vi]
+                if vi < 9:
+                    B[vi] = 0
+            B[vi] = B[vi] + A[vi]
     for i in range(4):
         with T.block("C"):
             vi = T.axis.spatial(4, i)
@@ -58,6 +59,34 @@ def test_a_partial_result_starts_with_its_first_update() -> None:
     outer, _ = sch.split(k, [4, 4])
     message = "may leave a partial result without its first update"
     check_refused(sch, lambda: sch.rfactor(outer, 0), "hidden-init", message)
+
+
+@T.prim_func
+def in_planes(A: T.Buffer((4, 6), "int32"), D: T.Buffer((4,), "int32")):
+    C = T.alloc_buffer((2, 4), "int32")
+    for i, k in T.grid(4, 6):
+        with T.block("first"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[0, vi] = 0
+            C[0, vi] = C[0, vi] + A[vi, vk]
+    for i, k in T.grid(4, 6):
+        with T.block("second"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[1, vi] = 0
+            C[1, vi] = C[1, vi] + A[vi, vk] * C[0, 3 - vi]
+    for i in range(4):
+        with T.block("D"):
+            vi = T.axis.spatial(4, i)
+            D[vi] = C[0, vi] + C[1, vi]
+
+
+def test_a_reduction_that_reads_another_plane_of_its_buffer_is_a_consumer() -> None:
+    sch, (first, last), (_, (i,)) = start(in_planes, "first", "D")
+    assert [sch.get(b).name for b in sch.get_consumers(first)] == ["second", "D"]
+    message = "every consumer must be under i, but second is not"
+    check_refused(sch, lambda: sch.compute_at(first, i), "consumer-outside", message)
 
 
 @T.prim_func
