@@ -441,8 +441,15 @@ def _within(nest: Nest, level: Level) -> int:
 
 
 def _uneven(access: Footprint, order: list[Loop], depth: int) -> bool:
-    """Whether an index is clamped along a vector: its lanes are then loaded one by one."""
+    """Whether an index is clamped along a vector, and the lanes are loaded one by one.
+
+    If a loop that is not unrolled moves the clamped part too, lowering leaves the clamp to that
+    loop's first and last vectors.
+    """
     uneven = access.access.uneven
+    around = (x for x in order if x.kind in ("serial", "parallel") and x.extent > 1)
+    if any(x.index in uneven for x in around):
+        return False
     return any(x.kind == "vectorized" and x.index in uneven for x in order[:depth])
 
 

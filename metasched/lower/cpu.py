@@ -7,6 +7,7 @@ from metasched.lower.passes.align import align_addressed
 from metasched.lower.passes.allocation import place_allocations
 from metasched.lower.passes.blocks import convert_blocks
 from metasched.lower.passes.canonicalize import canonicalize_loops
+from metasched.lower.passes.clamps import version_clamps
 from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
@@ -45,6 +46,7 @@ _CPU = Pipeline(
         (simplify, "indices and conditions are in their final form"),
         (fold_lanes, "needs simplified extents; later passes mask and unroll its loops"),
         (scan_lanes, "needs constant extents and simplified conditions"),
+        (version_clamps, "needs simplified minima; its tests are conditions, which move next"),
         (hoist_guards, "needs simplified conditions"),
         (unroll_register_tiles, "needs the final loop structure"),
         (keep_tiles, "needs to know which loops over tiles are unrolled"),

@@ -46,16 +46,20 @@ def test_the_register_block_of_the_update():
     assert found["block.steps"] == 3.0  # the eight steps of the inner reduction
 
 
-@pytest.mark.parametrize(("multiples", "gathers"), [((1, 4, 1, 1), 0), ((1, 1, 16, 1), 1)])
-def test_a_vector_of_clamped_elements_is_loaded_lane_by_lane(multiples, gathers):
-    """Overcompute reads the last element again; a clamp of the rows costs no gather."""
+@pytest.mark.parametrize(
+    ("multiples", "lanes", "gathers"),
+    [((1, 4, 1, 1), 4, 0), ((1, 1, 16, 1), 4, 0), ((1, 1, 16, 1), 32, 1)],
+)
+def test_a_vector_of_clamped_elements_is_loaded_lane_by_lane(multiples, lanes, gathers):
+    """Overcompute reads the last element again; a clamp of the rows costs no gather. A clamp of the
+    columns costs a gather in the last vector alone."""
     sch = Schedule(get("gmm").func((1, 30, 28, 8)))
     block = sch.get_block("Z")
     sch.cache_write(block, 0, "local")
     sch.overcompute(block, list(multiples))
     *_, columns, terms = sch.get_loops(block)
     sch.reorder(terms, columns)
-    sch.vectorize(sch.split(columns, [None, 4])[1])
+    sch.vectorize(sch.split(columns, [None, lanes])[1])
     assert machine(sch.mod)["block.gathers"] == gathers
 
 

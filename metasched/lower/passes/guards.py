@@ -47,7 +47,7 @@ from metasched.ir.visit import (
 )
 
 # A loop body of more statements than this is not written twice.
-_MAX_COPIED = 48
+MAX_COPIED = 48
 _SHORT = 64
 Symbols: TypeAlias = frozenset[Var]
 """The variables of a function that no statement binds: extents that are known at run time."""
@@ -99,7 +99,8 @@ def _is_plain(condition: Expr) -> bool:
     return not any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(condition))
 
 
-def _all(parts: list[Expr]) -> Expr:
+def all_of(parts: list[Expr]) -> Expr:
+    """The conjunction of conditions."""
     total: Expr = TRUE
     for part in parts:
         total = logical_and(total, part)
@@ -130,11 +131,11 @@ def _loop(loop: For, test: IfThenElse, symbols: Symbols) -> Stmt | None:
         split = _split(loop, inside, body, symbols)
         if split is None and not outside:
             return None
-        result = split if split is not None else evolve(loop, body=_guard(_all(inside), body))
+        result = split if split is not None else evolve(loop, body=_guard(all_of(inside), body))
     else:
         result = evolve(loop, body=body)
         result = _statement(result, symbols) or result
-    return _guard(_all(outside), result)
+    return _guard(all_of(outside), result)
 
 
 def _split(loop: For, inside: list[Expr], body: Stmt, symbols: Symbols) -> Stmt | None:
@@ -144,16 +145,16 @@ def _split(loop: For, inside: list[Expr], body: Stmt, symbols: Symbols) -> Stmt 
     long = loop.kind is ForKind.SERIAL and (extent is None or extent > _SHORT)
     if long or loop.kind is ForKind.PARALLEL:
         return _narrowed(loop, inside, body)
-    if extent is None or sum(1 for _ in walk_stmts(body)) > _MAX_COPIED:
+    if extent is None or sum(1 for _ in walk_stmts(body)) > MAX_COPIED:
         return None
     whole = [_for_all(p, loop, extent) for p in inside]
     if any(w is None for w in whole):
         return None
-    condition = _all([w for w in whole if w is not None])
+    condition = all_of([w for w in whole if w is not None])
     plain = _again(evolve(loop, body=body), symbols)
     if condition is TRUE:
         return plain
-    tested = _fresh(evolve(loop, body=IfThenElse(_all(inside), body)))
+    tested = _fresh(evolve(loop, body=IfThenElse(all_of(inside), body)))
     return IfThenElse(condition, plain, tested)
 
 
@@ -177,37 +178,40 @@ def _versions(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) 
     extent = as_int(loop.extent)
     if extent is None or extent > _SHORT or loop.kind is ForKind.PARALLEL:
         return None
-    small = sum(1 for _ in walk_stmts(test)) <= _MAX_COPIED
+    small = sum(1 for _ in walk_stmts(test)) <= MAX_COPIED
     if not small or not _has_symbols(test.condition, symbols):
         return None
     whole = [_for_all(p, loop, extent) for p in parts]
     if any(w is None for w in whole):
         return None
-    condition = _all([w for w in whole if w is not None])
+    condition = all_of([w for w in whole if w is not None])
     plain = _again(evolve(loop, body=test.then), symbols)
     return IfThenElse(condition, plain, _fresh(loop))
 
 
 def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
-    """Split a loop into the first iterations, for which all of `parts` hold, and the others."""
+    """Split a loop where all of `parts` begin to hold, and where the first part ceases to hold."""
     extent = as_int(loop.extent)
     if loop.kind is not ForKind.SERIAL or extent is None:
         return None
-    first = extent
+    low, high = 0, extent
     for part in parts:
         found = _difference(part, loop)
         rest = None if found is None else as_int(found[0])
-        if found is None or rest is None or found[1] < 0:
+        if found is None or rest is None:
             return None
-        first = min(first, max(0, -(rest // found[1])))
+        if found[1] > 0:
+            high = min(high, max(0, -(rest // found[1])))
+        else:
+            low = max(low, rest // -found[1] + 1)
     pieces: list[Stmt] = []
-    if first > 0:
-        pieces.append(evolve(loop, extent=as_expr(first, INT64), body=then))
-    if first < extent:
-        var = Var(loop.var.name, INT64)
-        later = substitute(orelse, {loop.var: var + first})
-        left = as_expr(extent - first, INT64)
-        pieces.append(_fresh(evolve(loop, var=var, extent=left, body=later)))
+    low = min(low, high)
+    for begin, end, body in ((0, low, orelse), (low, high, then), (high, extent, orelse)):
+        if begin < end:
+            var = Var(loop.var.name, INT64)
+            later = substitute(body, {loop.var: var + begin})
+            left = as_expr(end - begin, INT64)
+            pieces.append(_fresh(evolve(loop, var=var, extent=left, body=later)))
     return seq(pieces)
 
 
@@ -232,10 +236,10 @@ def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
     if factor == 0 or any(loop.var in free_vars(t) for t in form.terms if t is not loop.var):
         return None
     atoms = [atom for atom in form.terms if atom is not loop.var]
-    return _sum({atom: form.terms[atom] for atom in atoms}, form.const + slack), factor
+    return sum_of({atom: form.terms[atom] for atom in atoms}, form.const + slack), factor
 
 
-def _sum(terms: Mapping[Expr, int], const: int) -> Expr:
+def sum_of(terms: Mapping[Expr, int], const: int) -> Expr:
     """A linear form as an expression, equal forms as the same expression."""
     total: Expr = IntImm(INT64, const)
     for atom in sorted(terms, key=lambda e: (e.name, e.serial) if isinstance(e, Var) else ("", 0)):
@@ -249,7 +253,7 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
     if found is None:
         return None
     form, slack = linear_address(found[0]), max(found[1], 0) * (extent - 1)
-    return compare(ir.LT, _sum(form.terms, form.const + slack), as_expr(0, INT64))
+    return compare(ir.LT, sum_of(form.terms, form.const + slack), as_expr(0, INT64))
 
 
 def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
@@ -268,7 +272,7 @@ def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
             low = ir.maximum(low, _quotient(found[0], -found[1]) + 1)
     if len(left) == len(inside):
         return None
-    body = _guard(_all(left), body)
+    body = _guard(all_of(left), body)
     if low is zero:
         return evolve(loop, extent=high, body=body)
     var = Var(loop.var.name, INT64)

@@ -13,9 +13,9 @@ sampled tiles must meet conditions, which are steps `require`. The results fit t
 unrolled body is short, and the outer tiles divide evenly over the cores.
 
 Extents without suitable divisors are padded. Rows are padded to a size up to 15 % larger
-(`sample_padded_tile`, `overcompute`), columns to whole vectors in a padded panel. Only the block
-that stores the results then has conditions. A panel is stored in strips as wide as a tile, so that
-the micro kernel reads memory in order.
+(`sample_padded_tile`, `overcompute`), columns to whole vectors in a padded panel, or with clamped
+reads in the last tile. Only the block that stores the results then has conditions. A panel is
+stored in strips as wide as a tile, so that the micro kernel reads memory in order.
 """
 
 from __future__ import annotations
@@ -120,8 +120,9 @@ class RegisterTiling:
         """The ways to vectorize and pack a block; none without a contiguous store.
 
         A plan has vectors that divide the columns. If only half vectors divide the columns, or no
-        tile of two to four vectors, there is also a plan with padded columns. With the instructions
-        of a `form`, the operand of the lanes is always packed.
+        tile of two to four vectors, there is also a plan with padded columns: in a panel if there
+        is one operand to pack, otherwise clamped, if no operand must be packed. With the
+        instructions of a `form`, the operand of the lanes is always packed.
         """
         node = sch.get(block)
         vector = vector_iter(node)
@@ -152,11 +153,11 @@ class RegisterTiling:
         first = {(o.contiguous, o.batch): o for o in reversed(large)}  # see `packed_panels`
         packable += [o for o in large if o.contiguous or o is first[False, o.batch]]
         alone = len(operands) == 1 == len(others) + len(ahead)
-        if extent % lanes and alone and extent > lanes // 2 > 0:
+        if extent % lanes and (alone or None in packable) and extent > lanes // 2 > 0:
             step = padding_step(extent, lanes)
             if step or not widths:
-                step = step or lanes
-                found.append(Plan(position, (lanes,), tuple(operands), step, ahead))
+                padded = tuple(operands) if alone else (None,)
+                found.append(Plan(position, (lanes,), padded, step or lanes, ahead))
         elif alone and large and all(extent // lanes % v for v in (2, 3, 4)):
             step = padding_step(extent, lanes)
             if step > lanes:  # the columns have no tile of two to four vectors

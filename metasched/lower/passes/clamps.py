@@ -1,0 +1,180 @@
+"""Loop bodies with a version in which the clamped indices of vector lanes are plain.
+
+    for i: for l in vectorized(16): B[16 * i + l] = A[min(16 * i + l, 90)]
+
+becomes
+
+    for i:
+        if 16 * i + 15 <= 90: for l in vectorized(16): B[16 * i + l] = A[16 * i + l]
+        else: for l in vectorized(16): B[16 * i + l] = A[min(16 * i + l, 90)]
+
+Lanes of a clamped index are gathered one by one, but most vectors of an image or a padded tile
+touch no border. `hoist_guards` then cuts the loop where the test fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from metasched.arith.affine import linear_address
+from metasched.arith.analyzer import Analyzer
+from metasched.arith.conditions import conjuncts
+from metasched.arith.linear import Linear
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import GE, GT, LE, LT, Expr, Max, Min, Var, as_int, compare
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import For, ForKind, IfThenElse, Stmt, evolve
+from metasched.ir.visit import (
+    bound_vars,
+    free_vars,
+    fresh_copy,
+    map_body,
+    transform_expr,
+    walk_exprs,
+    walk_stmts,
+)
+from metasched.lower.passes.guards import MAX_COPIED, all_of, sum_of
+
+Inside = Mapping[Var, int | None]
+"""The variables that are bound within a loop; the extent of each loop, None for other variables."""
+
+
+def version_clamps(func: PrimFunc) -> PrimFunc:
+    """for i: S(min(a * i + l, c))  ->  for i: if a * i + l <= c for all l: S(a * i + l) else ..."""
+    return map_body(func, _Versions().statement)
+
+
+@dataclass(slots=True)
+class _Versions:
+    """Adds the versions, innermost loops first.
+
+    Attributes:
+        clamped: the bodies with clamps beside their plain versions.
+    """
+
+    clamped: list[Stmt] = field(default_factory=list)
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        """`stmt` with versions of the bodies of its loops."""
+        stmts = [self.statement(s) for s in stmt.stmts]
+        if any(a is not b for a, b in zip(stmts, stmt.stmts, strict=True)):
+            stmt = stmt.rebuild(stmts, stmt.exprs)
+        if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.PARALLEL):
+            return stmt
+        plain = _Plain(stmt.var, self.clamped)
+        body = plain.statement(stmt.body, {}, None)
+        if not plain.tests or sum(1 for _ in walk_stmts(stmt.body)) > MAX_COPIED:
+            return stmt
+        self.clamped.append(stmt.body)
+        tests = [compare(LT, sum_of(t.terms, t.const - 1), 0) for t in plain.tests]
+        body = fresh_copy(plain.unguarded(body, {}))
+        return evolve(stmt, body=IfThenElse(all_of(tests), body, stmt.body))
+
+
+@dataclass(slots=True)
+class _Plain:
+    """Writes the plain version of a loop's body.
+
+    Attributes:
+        loop: the variable of the loop.
+        clamped: statements that stay as they are.
+        tests: sums; the plain version is the same as the body where no sum is positive.
+    """
+
+    loop: Var
+    clamped: list[Stmt]
+    tests: list[Linear] = field(default_factory=list)
+
+    def statement(self, stmt: Stmt, inside: Inside, lane: Var | None) -> Stmt:
+        """`stmt` without clamps of vector lanes.
+
+        Args:
+            inside: the variables that are bound around `stmt`, within the loop.
+            lane: the variable of the vectorized loop around.
+        """
+        if any(stmt is s for s in self.clamped):
+            return stmt
+        within = _within(stmt, inside)
+        if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZED and as_int(stmt.extent):
+            lane = stmt.var
+        stmts = [self.statement(s, within, lane) for s in stmt.stmts]
+        exprs = list(stmt.exprs)
+        if lane is not None:
+            along = lane
+            exprs = [
+                transform_expr(e, lambda n: self._unclamped(n, inside, along), {}) for e in exprs
+            ]
+        pairs = zip((*stmts, *exprs), (*stmt.stmts, *stmt.exprs), strict=True)
+        return stmt if all(a is b for a, b in pairs) else stmt.rebuild(stmts, exprs)
+
+    def _unclamped(self, node: Expr, inside: Inside, lane: Var) -> Expr | None:
+        """The side of a minimum or maximum that moves with the lanes, if a test of the loop's
+        variable says that it is the result."""
+        if not isinstance(node, (Min, Max)) or node.dtype is not INT64 or _is_data(node):
+            return None
+        moving = [side for side in (node.a, node.b) if lane in free_vars(side)]
+        if len(moving) != 1:
+            return None
+        sign = 1 if isinstance(node, Min) else -1
+        bound = node.b if moving[0] is node.a else node.a
+        form = linear_address(moving[0]).plus(linear_address(bound), -1).scaled(sign)
+        most = _most(form, inside)
+        if most is None or self.loop not in frozenset().union(*map(free_vars, most.terms)):
+            return None
+        if not any(t.terms == most.terms and t.const >= most.const for t in self.tests):
+            self.tests.append(most)
+        return moving[0]
+
+    def unguarded(self, stmt: Stmt, inside: Inside) -> Stmt:
+        """The plain version without conditions that the tests imply."""
+        within = _within(stmt, inside)
+        stmts = [self.unguarded(s, within) for s in stmt.stmts]
+        if isinstance(stmt, IfThenElse) and stmt.orelse is None:
+            left = [p for p in conjuncts(stmt.condition) if not self._implied(p, inside)]
+            return IfThenElse(all_of(left), stmts[0]) if left else stmts[0]
+        same = all(a is b for a, b in zip(stmts, stmt.stmts, strict=True))
+        return stmt if same else stmt.rebuild(stmts, stmt.exprs)
+
+    def _implied(self, part: Expr, inside: Inside) -> bool:
+        if not isinstance(part, (LT, LE, GT, GE)) or part.a.dtype is not INT64 or _is_data(part):
+            return False
+        low, high = (part.a, part.b) if isinstance(part, (LT, LE)) else (part.b, part.a)
+        form = linear_address(low).plus(linear_address(high), -1)
+        most = _most(form.shifted(1) if isinstance(part, (LT, GT)) else form, inside)
+        return most is not None and any(
+            t.terms == most.terms and t.const >= most.const for t in self.tests
+        )
+
+
+def _within(stmt: Stmt, inside: Inside) -> Inside:
+    bound = bound_vars(stmt)
+    if not bound:
+        return inside
+    extent = as_int(stmt.extent) if isinstance(stmt, For) else None
+    return {**inside, **dict.fromkeys(bound, extent)}
+
+
+def _most(form: Linear, inside: Inside) -> Linear | None:
+    """The largest value of a sum for all values of the variables inside; None if unknown."""
+    rest, const = dict[Expr, int](), form.const
+    ranges = {v: (0, max(n - 1, 0)) for v, n in inside.items() if n is not None}
+    known = Analyzer(ranges)
+    for atom, factor in form.terms.items():
+        own = free_vars(atom)
+        if own.isdisjoint(inside):
+            rest[atom] = factor
+            continue
+        low, high = known.bounds(atom) if own <= ranges.keys() else (None, None)
+        end = high if factor > 0 else low
+        if end is None:
+            return None
+        const += factor * int(end)
+    return Linear(rest, const)
+
+
+def _is_data(expr: Expr) -> bool:
+    """Whether a value is made of buffer elements, whose arithmetic wraps."""
+    return any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(expr))

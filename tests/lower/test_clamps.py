@@ -1,0 +1,122 @@
+"""Clamped lanes have plain versions, which give the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codegen.kernels import NATIVE, agree, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched import Schedule, build
+from metasched.ir.expr import Max, Min
+from metasched.ir.stmt import For, ForKind, IfThenElse
+from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
+from metasched.lower.pipeline import lower
+from metasched.script import parse
+from metasched.script import tir as T
+
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer((5, 100), "float32"), N: T.Buffer((1,), "int64"),
+         B: T.Buffer((5, {size}), "float32")):
+    for i in T.{outer}(5):
+        for j0 in T.serial({vectors}):
+            for j1 in T.{kind}({lanes}):
+                with T.block("b"):
+                    vi = T.axis.spatial(5, i)
+                    vj = T.axis.spatial({size}, j0 * {lanes} + j1)
+                    B[vi, vj] = A[vi, {index}]
+"""
+
+
+def _rows(index: str, vectors: int = 6, lanes: int = 16, outer: str = "serial",
+          kind: str = "vectorized") -> str:  # fmt: skip
+    size = vectors * lanes
+    return ROWS.format(index=index, vectors=vectors, lanes=lanes, size=size, outer=outer, kind=kind)
+
+
+def _loops(text: str) -> list[tuple[int, bool]]:
+    """The extent of each loop over vectors, and whether its lanes are clamped."""
+    found = []
+    for loop in walk_stmts(lower(parse(text), NATIVE).body):
+        inner = loop.body if isinstance(loop, For) else None
+        if isinstance(loop, For) and isinstance(inner, For) and inner.kind is ForKind.VECTORIZED:
+            exprs = [n for s in walk_stmts(inner) for e in s.exprs for n in walk_exprs(e)]
+            found.append((loop.extent.value, any(isinstance(n, (Min, Max)) for n in exprs)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("index", "loops"),
+    [
+        ("T.min(vj, 70)", [(4, False), (2, True)]),
+        ("T.max(vj - 1, 0)", [(1, True), (5, False)]),
+        ("T.min(T.max(vj - 20, 0), 70)", [(2, True), (3, False), (1, True)]),
+        ("T.max(70 - vj, 0)", [(4, False), (2, True)]),
+        ("T.min(vj, 95)", [(6, False)]),
+        ("T.min(vj // 2 + vj % 2, 40)", [(5, False), (1, True)]),
+        ("T.min(vj, 5)", [(6, True)]),
+        ("T.min(vj, T.int32(N[0]))", [(6, True)]),
+    ],
+)
+def test_the_loop_is_cut_where_the_clamp_begins(index, loops):
+    assert _loops(_rows(index)) == loops
+    agree(_rows(index), integers((5, 100)), np.full(1, 50), integers((5, 96)))
+
+
+def test_other_loops_stay_whole():
+    assert _loops(_rows("T.min(vi * 20, 70)")) == [(6, True)]  # one element for all lanes
+    serial = lower(parse(_rows("T.min(vj, 70)", kind="serial")), NATIVE)
+    assert not any(isinstance(s, IfThenElse) for s in walk_stmts(serial.body))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    a=st.integers(-2, 2), low=st.integers(0, 60), high=st.integers(0, 99),
+    shift=st.integers(-90, 90), vectors=st.integers(1, 6), lanes=st.sampled_from([3, 8, 16]),
+    by=st.integers(1, 3), outer=st.sampled_from(["serial", "parallel"]),
+)  # fmt: skip
+def test_results_are_the_same(a, low, high, shift, vectors, lanes, by, outer):
+    inner = f"vj // {by} * {a} + vi + {shift}"
+    text = _rows(f"T.min(T.max({inner}, {low}), {max(low, high)})", vectors, lanes, outer)
+    agree(text, integers((5, 100)), np.zeros(1, np.int64), integers((5, vectors * lanes)))
+
+
+@T.prim_func
+def windows(X: T.Buffer((9, 101), "float32"), Y: T.Buffer((9, 90), "float32")):
+    for c, i, k in T.grid(9, 90, 12):
+        with T.block("Y"):
+            vc, vi, vk = T.axis.remap("SSR", [c, i, k])
+            with T.init():
+                Y[vc, vi] = T.float32(0)
+            Y[vc, vi] += X[vc, vi + vk]
+
+
+def test_a_padded_tile_gathers_in_its_last_vectors_alone():
+    sch = Schedule(windows)
+    block = sch.get_block("Y")
+    store = sch.cache_write(block, 0, "local")
+    sch.overcompute(block, [2, 32, 1])
+    c, i, k = sch.get_loops(block)
+    (c0, c1), (i0, i1, i2) = sch.split(c, [None, 2]), sch.split(i, [None, 2, 16])
+    sch.reorder(c0, i0, k, c1, i1, i2)
+    sch.reverse_compute_at(store, i0)
+    for loop in (c1, i1):
+        sch.unroll(loop)
+    sch.vectorize(i2)
+    sch.vectorize(sch.split(sch.get_loops(store)[-1], [None, 16])[1])
+    tiles = [s for s in walk_stmts(lower(sch.mod["main"], NATIVE).body) if isinstance(s, For)]
+    rows = next(s for s in tiles if s.extent.value == 5)
+    first = next(s for s in walk_stmts(rows.body) if isinstance(s, For))
+    exprs = [n for s in walk_stmts(first) for e in s.exprs for n in walk_exprs(e)]
+    lanes = [s for s in walk_stmts(first) if isinstance(s, For) and s.kind is ForKind.VECTORIZED]
+    assert first.extent.value == 2 and lanes
+    assert not any(isinstance(n, Min) and s.var in free_vars(n) for n in exprs for s in lanes)
+    tests = [s.condition for s in walk_stmts(first) if isinstance(s, IfThenElse)]
+    assert not any(s.var in free_vars(t) for t in tests for s in lanes)
+    x, y = np.random.default_rng(0).standard_normal((9, 101), np.float32), np.zeros((9, 90))
+    y = y.astype(np.float32)
+    build(sch.mod)(x, y)
+    expected = np.lib.stride_tricks.sliding_window_view(x, 12, 1).sum(-1)
+    assert np.allclose(y, expected, atol=1e-4)
