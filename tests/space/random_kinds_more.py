@@ -382,6 +382,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             narrow_chains, strided, guarded, nested, booleans,
         )
     },
-    **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES if f.__name__ != "symbols"},
+    **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES
+       if f.__name__ not in ("symbols", "tiles")},
 }  # fmt: skip
-"""The kinds, and the families of tiny programs of the random machine."""
+"""The kinds, and the families of tiny programs of the random machine that have known extents."""

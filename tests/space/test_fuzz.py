@@ -47,6 +47,7 @@ def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> N
 
 def test_all_kinds_of_programs_are_read() -> None:
     made = [Case(0, kind, (n, 9), "native").func() for kind in KINDS for n in range(2)]
+    assert all(b.constant_shape() is not None for func in made for b in func.buffers)
     assert len({script(func) for func in made}) > len(KINDS)
 
 
