@@ -321,6 +321,38 @@ def skewed(p: Any) -> None:
         getattr(p.sch, kind)(loops[outer.var])
 
 
+def time_tiles(p: Any) -> None:
+    """Delay the nests below a loop, merge them, skew the rows and exchange them with the steps."""
+    pairs = [
+        (outer, nests)
+        for outer in p.sch.state.index.loops.values()
+        if len(nests := [s for s in getattr(outer.body, "items", ()) if isinstance(s, For)]) > 1
+    ]
+    if not pairs:
+        p.nothing()
+    outer, nests = p.pick(pairs)
+    handles = {p.sch.get(rv).var: rv for r in p.realizes() for rv in p.sch.get_loops(p.handle(r))}
+    starts = [k * p.pick([1, 1, 1, 0, 2]) + int(p.sch.get(handles[n.var]).min) for k, n in
+              enumerate(nests)]  # fmt: skip
+    ends = [start + int(n.extent) for start, n in zip(starts, nests, strict=True)]
+    loops = [
+        p.sch.delay(handles[n.var], start, max(ends) - end)
+        for n, start, end in zip(nests, starts, ends, strict=True)
+    ]
+    rows = p.sch.merge(*loops)
+    time = handles[outer.var]
+    rows = p.sch.skew(time, rows, p.pick([2, 2, 1, 3]))
+    if p.number(2):
+        p.sch.reorder(rows, time)
+        return
+    tiles, row = p.sch.split(rows, [None, p.pick([2, 3])])
+    steps, step = p.sch.split(time, [None, 2])
+    p.sch.reorder(steps, tiles, step, row)
+    wave = p.sch.skew(steps, tiles, 1)
+    p.sch.reorder(wave, steps)
+    p.sch.parallel(steps)
+
+
 def split_then(name: str) -> Callable[[Any], None]:
     """Split a loop, then apply a primitive to the outer part."""
 
@@ -348,6 +380,7 @@ SITUATIONS: dict[str, tuple[int, Callable[[Any], None]]] = {
     "fuse split of misfits": (6, misfit),
     "compute_at reorder of overlaps": (6, overlap),
     "wavefront": (4, skewed),
+    "time_tiles": (2, time_tiles),
     "update_in_chunks": (2, split_then("privatize_update")),
     "scan_in_chunks": (2, split_then("decompose_scan")),
     "outputs_apart": (3, outputs_apart),

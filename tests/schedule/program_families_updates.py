@@ -48,6 +48,23 @@ def sweeps(rng: random.Random) -> str:
     return text
 
 
+def time_steps(rng: random.Random) -> str:
+    """Two or three stencils, each from one array to another, below a loop over time."""
+    dtype, times, n, m = _int(rng), rng.randint(2, 4), rng.randint(5, 8), rng.randint(3, 4)
+    names = ["AB", "BA"] if rng.random() < 0.6 else ["AB", "BC", "CA"]
+    text = _head(*(f'{x}: T.Buffer(({n}, {m}), "{dtype}")' for x in "ABC"))
+    text += _lines(1, f"for t in range({times}):")
+    for source, target in names:
+        low, high = rng.choice([(1, n - 1), (1, n - 1), (2, n - 2), (0, n)])
+        reach = min(1, low)
+        shifts = [rng.randint(-reach, reach) for _ in range(rng.randint(1, 3))]
+        value = " + ".join(f"{source}[i + {shift}, j]" for shift in shifts)
+        text += _lines(2, f"for i, j in T.grid(({low}, {high}), {m}):")
+        text += _lines(3, f'with T.block("{target}"):')
+        text += _lines(4, f"{target}[i, j] = {value}{rng.choice(['', f' + {target}[i, j]'])}")
+    return text
+
+
 def scatters(rng: random.Random) -> str:
     """Updates of elements that indices in memory choose: histograms, scatter-adds, with guards."""
     n, m, size = rng.randint(1, 9), rng.randint(1, 4), rng.randint(1, 5)
@@ -379,6 +396,7 @@ def overwritten(rng: random.Random) -> str:
 
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
+    time_steps: ("time_tiles", "time_tiles", "time_tiles", "delay", "merge"),
     scatters: (
         "privatize_update",
         "privatize_update",

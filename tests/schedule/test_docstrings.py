@@ -21,6 +21,7 @@ STEPS: dict[str, Callable[[Schedule, list], object]] = {
     "fuse": lambda s, x: s.fuse(*x),
     "reorder": lambda s, x: s.reorder(*reversed(x)),
     "skew": lambda s, x: s.skew(*x, 1),
+    "delay": lambda s, x: s.delay(x[0], 2),
     "parallel": lambda s, x: s.parallel(x[0]),
     "vectorize": lambda s, x: s.vectorize(x[0]),
     "unroll": lambda s, x: s.unroll(x[0]),

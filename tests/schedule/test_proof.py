@@ -106,6 +106,22 @@ def skewed_rows(sch: Schedule) -> None:
 
 
 @T.prim_func
+def two_steps(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    for i in range(7):
+        with T.block("B"):
+            B[i] = A[i] + A[i + 1]
+    for i in range(6):
+        with T.block("C"):
+            C[i] = B[i] * B[i + 1]
+
+
+def one_behind(sch: Schedule) -> None:
+    """Merge two loops, of which the second needs what the first computes one iteration later."""
+    (first,), (second,) = sch.get_loops("B"), sch.get_loops("C")
+    sch.merge(first, sch.delay(second, 1))
+
+
+@T.prim_func
 def matrix_rows(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6, 4), "int32")):
     for i, k in T.grid(2, 6):
         for r, j in T.grid(2, 4):
@@ -392,6 +408,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "reorder": (matmul, lambda s: s.reorder(*reversed(s.get_loops("C")))),
     "right_looking": (solved, lambda s: s.right_looking(s.get_loops("update")[0])),
     "skew": (wavefront, skewed_rows),
+    "delay": (two_steps, one_behind),
     "skip_unused": (triangle_product, of_square),
     "reorder_block_iter_var": (matmul, lambda s: s.reorder_block_iter_var("C", [2, 0, 1])),
     "require": (matmul, sampled),

@@ -58,8 +58,9 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
     named = dict(zip((n.var for n in first), fresh, strict=True))
     extents = [substitute(n.extent, named) for n in first]
     merged = nest(list(zip(fresh, extents, strict=True)), seq(bodies))
+    moved = [one[0] for one in nests]
     for one in rest:
-        _require_movable(state, parent, first[0], one[0])
+        _require_movable(state, parent, moved, one[0])
     state.commit(edit.replace(first[0], merged), *(edit.delete(one[0]) for one in rest))
     _require_interleaved(state, around.token, fresh, bodies)
     return state.new_loop(fresh[-1])
@@ -121,10 +122,11 @@ def _renamed(loops: Sequence[For], fresh: Sequence[Var]) -> Stmt:
     return evolve(body) if not isinstance(body, SeqStmt) else SeqStmt(body.items)
 
 
-def _require_movable(state: State, parent: SeqStmt, first: Stmt, moved: Stmt) -> None:
-    """Refuse a statement between the two nests if it or the later nest depends on the other."""
-    items = parent.items
-    between = items[items.index(first) + 1 : items.index(moved)]
+def _require_movable(state: State, parent: SeqStmt, nests: Sequence[For], moved: For) -> None:
+    """Refuse a statement between the first nest and a later one if it or the later nest depends on
+    the other; nests to merge run before the later nest as they did."""
+    items = parent.items[parent.items.index(nests[0]) + 1 : parent.items.index(moved)]
+    between = [stmt for stmt in items if stmt not in nests]
     scope = state.scope(moved)
     mine = {r.block.token for r in blocks_of(moved)}
     for stmt in between:
@@ -156,4 +158,6 @@ def _require_interleaved(
     ]
     for k, later in enumerate(groups):
         for earlier in groups[:k]:
-            refuse_on(state, interleaving_violation(scope, loops, earlier, later), loops[0])
+            failure = interleaving_violation(scope, loops, earlier, later)
+            hint = "let the later nest start some iterations later with delay"
+            refuse_on(state, failure, loops[0], hint)
