@@ -49,6 +49,7 @@ from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
+from metasched.space.modules.time_tiling import TimeTiling
 from metasched.space.modules.transposition import TileTransposition
 from metasched.space.modules.vector_rows import VectorRows
 from metasched.space.modules.vector_update import VectorUpdate
@@ -73,6 +74,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     return (
         ApplyCustomRule(target),
         LoopDistribution(),
+        TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         RowElimination(cpu.num_cores),
         BlockedElimination(bits, cpu.vector_registers, cpu.num_cores),
         InlineConstantScalars(),
