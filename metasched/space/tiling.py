@@ -90,6 +90,23 @@ def skip_outside(sch: Schedule, finish: BlockRV, loops: Sequence[LoopRV]) -> Non
                 sch.refused.append(error)
 
 
+def uniform(sch: Schedule, numbers: Sequence[int]) -> ExprRV:
+    """Sample one of the numbers, each with the same probability."""
+    return sch.sample_categorical(list(numbers), [1.0 / len(numbers)] * len(numbers))
+
+
+def choice(sch: Schedule, numbers: Sequence[int]) -> int | ExprRV:
+    """One of the numbers, sampled if there are several."""
+    return numbers[0] if len(numbers) == 1 else uniform(sch, numbers)
+
+
+def loop_handle(sch: Schedule, node: For) -> LoopRV:
+    """The handle of a loop, by a block below it."""
+    child = sch.state.scope(node).under(node)[0]
+    func = sch.state.func_of(child.realize)[0] if len(sch.mod.functions) > 1 else None
+    return sch.get_loops(sch.get_block(child.block.name, func))[child.loops.index(node)]
+
+
 def within_parallel(sch: Schedule, block: BlockRV) -> bool:
     """Whether a loop above a block, or above the blocks around it, runs in parallel."""
     above = sch.state.ancestors(sch.state.block(block))

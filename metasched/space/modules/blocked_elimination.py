@@ -36,10 +36,10 @@ from metasched.ir.stmt import For, IterKind, SeqStmt, Stmt
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
-from metasched.space.modules.ragged_tiling import choice, is_update
+from metasched.space.modules.ragged_tiling import is_update
 from metasched.space.modules.row_elimination import keep_results, top_loops
 from metasched.space.strides import contiguous
-from metasched.space.tiling import changed, vectors
+from metasched.space.tiling import changed, choice, loop_handle, vectors
 
 STRUCTURE = "eliminated"
 """The value of the note TILED on the blocks of a tile."""
@@ -120,7 +120,7 @@ class BlockedElimination:
         node = sch.state.loop(step)
         body = node.body.stmts
         assert isinstance(body[-1], For)
-        columns = _handle(sch, body[-1])
+        columns = loop_handle(sch, body[-1])
         dtype = sch.state.scope(node).under(node)[-1].block.writes[0].buffer.dtype
         extent = as_int(node.extent) or 0
         size, even = _block_size(sch, extent, self.vector_bits // dtype.bits)
@@ -207,7 +207,7 @@ def join_equal(sch: Schedule, loop: LoopRV) -> None:
         node = sch.state.loop(loop)
         for first, second in _neighbours(node):
             try:
-                sch.join_loops(*(_handle(sch, one) for one in (first, second)))
+                sch.join_loops(*(loop_handle(sch, one) for one in (first, second)))
             except ScheduleError:
                 continue
             joined = True
@@ -220,11 +220,6 @@ def _neighbours(stmt: Stmt) -> list[tuple[For, For]]:
     found = [(a, b) for a, b in own if isinstance(a, For) and isinstance(b, For)]
     below = stmt.stmts if isinstance(stmt, (For, SeqStmt)) else ()
     return found + [pair for inner in below for pair in _neighbours(inner)]
-
-
-def _handle(sch: Schedule, node: For) -> LoopRV:
-    child = sch.state.scope(node).under(node)[0]
-    return sch.get_loops(sch.get_block(child.block.name))[child.loops.index(node)]
 
 
 def _update_below(sch: Schedule, rows: LoopRV) -> Child:
@@ -244,7 +239,7 @@ def _inside(sch: Schedule, loop: LoopRV) -> LoopRV:
     inner = sch.state.loop(loop).body
     if not isinstance(inner, For):
         raise ScheduleError("reorder", "not-a-chain", "the loop holds several statements")
-    return _handle(sch, inner)
+    return loop_handle(sch, inner)
 
 
 def _block_size(sch: Schedule, extent: int, width: int) -> tuple[int | ExprRV, bool]:

@@ -39,6 +39,7 @@ from metasched.space.tiling import (
     product,
     tile,
     tileable,
+    uniform,
     vectors,
 )
 
@@ -137,7 +138,7 @@ class DepthBlocking:
         rolled, below = self._inner(sch, part, 2 + len(levels[_MIDDLE]), plan, width, results)
         if panel is None:
             far = [n * operand.stride for n in AHEAD_STEPS]
-            sch.annotate(part, AHEAD, sch.sample_categorical(far, [1.0 / len(far)] * len(far)))
+            sch.annotate(part, AHEAD, uniform(sch, far))
         elif operand not in plan.ahead:
             at, depth = (rolled, below) if few else (levels[_SLICE][-1], 2)
             self.blocks.fill(sch, panel, at, plan, width, depth)

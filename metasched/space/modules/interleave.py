@@ -23,7 +23,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.strides import contiguous
-from metasched.space.tiling import changed
+from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "interleave"
 """The value of the note TILED on a block."""
@@ -59,8 +59,7 @@ class Interleave:
 
     def _apply(self, block: BlockRV, rows: int, sch: Schedule) -> None:
         loops = sch.get_loops(block)
-        chance = [1.0 / len(self.together)] * len(self.together)
-        size = sch.sample_categorical(list(self.together), chance)
+        size = uniform(sch, self.together)
         _, part = sch.split(loops[rows], [None, size])
         sch.reorder(*loops[rows + 1 :], part)
         sch.unroll(part)

@@ -30,7 +30,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.modules.compute_location import all_producers
 from metasched.space.strides import vector_iter
-from metasched.space.tiling import Axis, axes, changed, untouched, within_parallel
+from metasched.space.tiling import Axis, axes, changed, choice, untouched, within_parallel
 
 STRUCTURE = "overlapped"
 """The value of the note TILED on the blocks of a tile."""
@@ -181,7 +181,7 @@ def _sampled(sch: Schedule, axis: Axis, sizes: Sequence[int], whole: bool = Fals
     fit = [n for n in sizes if axis.extent is None or n < axis.extent]
     if axis.extent is not None and (whole or not fit):
         fit.append(axis.extent)
-    return fit[0] if len(fit) == 1 else sch.sample_categorical(fit, [1.0 / len(fit)] * len(fit))
+    return choice(sch, fit)
 
 
 def _stages_at(sch: Schedule, block: BlockRV, place: LoopRV) -> list[BlockRV]:

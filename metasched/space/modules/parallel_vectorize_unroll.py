@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
 from metasched.ir.stmt import Block, BlockRealize, ForKind, Stmt
 from metasched.ir.visit import blocks_of, free_vars
-from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import steps
 from metasched.space.strides import has_vectors
+from metasched.space.tiling import choice
 
 PARALLEL = "meta_schedule.parallel"
 """Note on the root or a block: how many iterations a parallel loop should have at least."""
@@ -61,7 +62,7 @@ class ParallelVectorizeUnroll:
             bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
             lanes = max(1, self.vector_bits // max(8, bits))
             if self.vectors and lanes > 1:
-                width = _choice(sch, [lanes * v for v in self.vectors])
+                width = choice(sch, [lanes * v for v in self.vectors])
                 sch.annotate(block, VECTORIZE, width)
         return [sch]
 
@@ -73,11 +74,11 @@ class ParallelVectorizeUnroll:
             jobs = [self.cores * j for j in self.jobs_per_core]
             if max(steps(_own_nest(sch, r)) for r in serial) <= self.serial:
                 jobs.insert(0, 1)  # one job: the loop stays serial
-            sch.annotate(root, PARALLEL, _choice(sch, jobs))
+            sch.annotate(root, PARALLEL, choice(sch, jobs))
         plain = [r.block for r in open_ones if FOLD not in r.block.annotations]
         reductions = [block for block in plain if any(v.is_reduce for v in block.iter_vars)]
         if reductions and self.unroll and UNROLL not in notes:
-            sch.annotate(root, UNROLL, _choice(sch, list(self.unroll)))
+            sch.annotate(root, UNROLL, choice(sch, list(self.unroll)))
 
 
 def _can_vectorize(block: Block) -> bool:
@@ -111,10 +112,3 @@ def _own_nest(sch: Schedule, realize: BlockRealize) -> Stmt:
 
 def _kinds(sch: Schedule, realize: BlockRealize) -> set[ForKind]:
     return {loop.kind for loop in sch.state.loops_above(realize)}
-
-
-def _choice(sch: Schedule, candidates: list[int]) -> ExprRV | int:
-    """One of the candidates, sampled if there are several."""
-    if len(candidates) == 1:
-        return candidates[0]
-    return sch.sample_categorical(candidates, [1.0 / len(candidates)] * len(candidates))

@@ -30,7 +30,7 @@ from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL_INSIDE, steps, undo_to
 from metasched.space.modules.parallel_vectorize_unroll import VECTORIZE
-from metasched.space.tiling import changed
+from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "pivot"
 """The value of the note TILED on the blocks of the parts."""
@@ -88,7 +88,7 @@ class Pivot:
         length = as_int(sch.get(sch.get_loops(block)[-1]).extent)
         widths = [lanes * v for v in self.vectors]
         fit = [w for w in widths if length is None or 2 * w <= length] or widths[:1]
-        width = sch.sample_categorical(fit, [1.0 / len(fit)] * len(fit))
+        width = uniform(sch, fit)
         small = steps(sch.get(sch.get_loops(block)[cuts[0].inner])) // lanes < SMALL_INSIDE
         spread: list[LoopRV] = []
         blocks = [block]

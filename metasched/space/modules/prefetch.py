@@ -20,6 +20,7 @@ from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import has_vectors
+from metasched.space.tiling import uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class PrefetchRows:
         length = lengths.pop() if len(lengths) == 1 else None
         if length is not None:
             ahead = [n * length for n in self.rows]
-            choice = sch.sample_categorical(ahead, [1.0 / len(ahead)] * len(ahead))
+            choice = uniform(sch, ahead)
             sch.annotate(block, AHEAD, choice)
         return [sch]
 

@@ -31,7 +31,7 @@ from metasched.ir.visit import blocks_of, free_vars, loads_of
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, child_of, steps, undo_to
-from metasched.space.tiling import changed, vectors, within_parallel
+from metasched.space.tiling import changed, choice, vectors, within_parallel
 
 STRUCTURE = "ragged"
 """The value of the note TILED on the blocks of a tile."""
@@ -204,13 +204,6 @@ def _fitting(sch: Schedule, loop: LoopRV, sizes: list[int]) -> list[int]:
     if not fits:
         raise ScheduleError("split", "short-loop", f"a loop of {extent} iterations holds no tile")
     return fits
-
-
-def choice(sch: Schedule, sizes: list[int]) -> int | ExprRV:
-    """One of the sizes, sampled if there are several."""
-    return sizes[0] if len(sizes) == 1 else sch.sample_categorical(
-        sizes, [1.0 / len(sizes)] * len(sizes)
-    )  # fmt: skip
 
 
 def _whole(sch: Schedule, loop: LoopRV, size: int | ExprRV) -> LoopRV:

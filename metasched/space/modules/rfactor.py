@@ -23,7 +23,7 @@ from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import FEW, iter_stride, loads_run_along, rows_of
-from metasched.space.tiling import Axis, axes, changed, epilogue, product, untouched
+from metasched.space.tiling import Axis, axes, changed, epilogue, product, uniform, untouched
 
 PARTIAL = "meta_schedule.partial_reduction"
 """Annotation of a block that adds up the partial results of a factored reduction."""
@@ -121,7 +121,7 @@ class VectorReduction:
         order.append(run[0].loop if len(run) == 1 else sch.fuse(*[a.loop for a in run]))
         width: ExprRV | int = widths[0]
         if len(widths) > 1:
-            width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
+            width = uniform(sch, widths)
         finish = epilogue(sch, block) if reused else None
         if reused:
             order = self._results(sch, node, every, order, as_expr(width) // lanes)

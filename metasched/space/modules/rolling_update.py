@@ -25,7 +25,7 @@ from metasched.ir.visit import loads_of
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.row_blocks import Chain, FuseRowBlocks, fuse_rows
-from metasched.space.tiling import changed
+from metasched.space.tiling import changed, uniform
 
 SIZES = (64, 128, 256, 512, 1024)
 """Choices of the columns of a block."""
@@ -68,7 +68,7 @@ class RollingUpdate:
         extent = as_int(sch.get(loops[0]).extent) or max(SIZES)
         below = [n for n in SIZES if n < extent]
         sizes = [n for n in below if extent % n == 0] or below or [extent]
-        size = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+        size = uniform(sch, sizes)
         sch.require(rows * size * 8 <= self.rows.cache_bytes)
         sch.annotate(sch.rolling_update(loops, size), TILED, "S")
 

@@ -35,6 +35,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, SMALL_INSIDE, child_of, steps, undo_to
 from metasched.space.modules.vector_update import update_length
 from metasched.space.strides import contiguous
+from metasched.space.tiling import loop_handle, uniform
 
 LEAST, MOST = 4, 64
 """The fewest and the most rows of a block."""
@@ -206,8 +207,7 @@ def _handle(sch: Schedule, node: Stmt) -> LoopRV:
     """The handle of a loop, by a block below it; ScheduleError for another statement."""
     if not isinstance(node, For):
         raise ScheduleError("cut_loop", "no-loop", "the statement is no loop")
-    child = sch.state.scope(node).under(node)[0]
-    return sch.get_loops(sch.get_block(child.block.name))[child.loops.index(node)]
+    return loop_handle(sch, node)
 
 
 def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
@@ -224,7 +224,7 @@ def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
         ((g, even) for g in TOGETHER if (even := [n for n in sizes if n % g == 0 and n > g])),
         (1, sizes),
     )
-    rows = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+    rows = uniform(sch, sizes)
     _, inside = sch.split(loop, [None, rows])
     _own_copies(sch, inside)
     front: list[int] = []

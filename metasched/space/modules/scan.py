@@ -24,7 +24,7 @@ from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, vector_iter
-from metasched.space.tiling import axes, changed, untouched
+from metasched.space.tiling import axes, changed, uniform, untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class VectorScan:
         scan = next(a for a in every if a.position == position)
         sch.reorder(*[a.loop for a in every if a is not scan], scan.loop)
         sizes = self._sizes(node, position)
-        size = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+        size = uniform(sch, sizes)
         chunk, _ = sch.split(scan.loop, [None, size])
         total, _ = sch.decompose_scan(chunk)
         widths = [lanes * v for v in self.vectors]
         if lanes > 1:
-            width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
+            width = uniform(sch, widths)
             sch.annotate(block, SCAN, width)
             sch.annotate(total, FOLD, widths[-1])
 
@@ -102,7 +102,7 @@ class VectorScan:
                 raise ScheduleError(self.name, "too-short", "the scan has less than a vector")
             if scan is not every[-1]:
                 sch.reorder(*[a.loop for a in others], scan.loop)
-            width = sch.sample_categorical(widths, [1.0 / len(widths)] * len(widths))
+            width = uniform(sch, widths)
             sch.annotate(block, SCAN, width)
             return
         along = vector_iter(node)

@@ -19,7 +19,7 @@ from metasched.ir.visit import free_vars, loads_of, substitute, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import vector_iter
-from metasched.space.tiling import axes, changed, untouched
+from metasched.space.tiling import axes, changed, uniform, untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Scatter:
         every = axes(sch, block)
         row = next(a for a in every if a.position == found[0])
         sizes = sorted({-(-(row.extent or 1) // c) for c in counts}, reverse=True)
-        size = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+        size = uniform(sch, sizes)
         if row is not every[0]:
             sch.reorder(row.loop, *[a.loop for a in every if a is not row])
         chunk, _ = sch.split(row.loop, [None, size])

@@ -19,7 +19,7 @@ from metasched.ir.stmt import Block
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, vector_iter
-from metasched.space.tiling import axes, changed, untouched
+from metasched.space.tiling import axes, changed, uniform, untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TileTransposition:
         fitting = [n for n in self.squares if n * lanes <= (loops[row].extent or 0)]
         if lanes < 2 or not fitting or (loops[column].extent or 0) < lanes:
             raise ScheduleError(self.name, "too-small", "the block has less than a square")
-        squares = sch.sample_categorical(fitting, [1.0 / len(fitting)] * len(fitting))
+        squares = uniform(sch, fitting)
         above, tile, rows = sch.split(loops[row].loop, [None, squares, lanes])
         beside, columns = sch.split(loops[column].loop, [None, lanes])
         sch.reorder(above, beside, tile, rows, columns)

@@ -31,7 +31,7 @@ from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.modules.scan import scanned
 from metasched.space.modules.scatter import scattered
 from metasched.space.strides import vector_iter
-from metasched.space.tiling import Axis, axes, changed, untouched
+from metasched.space.tiling import Axis, axes, changed, uniform, untouched
 
 STRUCTURE = "vector_rows"
 """The value of the note TILED on a block."""
@@ -82,7 +82,7 @@ class VectorRows:
         sch: Schedule,
     ) -> None:  # fmt: skip
         """Tiles of rows, the loops that keep their order below, and the lanes innermost."""
-        size = sch.sample_categorical(sizes, [1.0 / len(sizes)] * len(sizes))
+        size = uniform(sch, sizes)
         tile, lane = sch.split(row.loop, [None, size])
         around = [a.loop for a in every if a is not row and a not in kept]
         sch.reorder(*around, tile, *[a.loop for a in kept], lane)

@@ -23,6 +23,7 @@ from metasched.ir.expr import TRUE, Var, as_int
 from metasched.ir.stmt import BlockRealize, BufferStore, For, ForKind, IterKind, Stmt
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.tiling import choice
 
 MOST = 8
 """The most vector registers of partial results."""
@@ -67,8 +68,7 @@ class VectorUpdate:
         if not widths:
             return [sch]
         variant = sch.copy()
-        chance = [1.0 / len(widths)] * len(widths)
-        width = variant.sample_categorical(widths, chance) if len(widths) > 1 else widths[0]
+        width = choice(variant, widths)
         variant.annotate(block, FOLD, width)
         return [variant] if length >= LONG * lanes else [variant, sch]
 

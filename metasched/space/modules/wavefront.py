@@ -23,10 +23,10 @@ from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.loops import is_chain
 from metasched.errors import ScheduleError
 from metasched.ir.stmt import ForKind
-from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
-from metasched.space.tiling import changed
+from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "wavefront"
 """The value of the note TILED on a block."""
@@ -81,7 +81,7 @@ class Wavefront:
         """Several iterations of the loop at a position side by side."""
         loops = sch.get_loops(block)
         inner = sch.skew(loops[at], loops[at + 1], factor)
-        outer, part = sch.split(loops[at], [None, _sampled(sch, self.together)])
+        outer, part = sch.split(loops[at], [None, uniform(sch, self.together)])
         sch.reorder(outer, inner, *loops[at + 2 :], part)
         sch.unroll(part)
         sch.annotate(block, TILED, STRUCTURE)
@@ -90,18 +90,14 @@ class Wavefront:
         """The same in tiles; the tiles of one wave run in parallel."""
         loops = sch.get_loops(block)
         inner = sch.skew(loops[at], loops[at + 1], factor)
-        outer, part = sch.split(loops[at], [None, _sampled(sch, self.together)])
-        tile, place = sch.split(inner, [None, _sampled(sch, self.tiles)])
+        outer, part = sch.split(loops[at], [None, uniform(sch, self.together)])
+        tile, place = sch.split(inner, [None, uniform(sch, self.tiles)])
         sch.reorder(outer, tile, place, *loops[at + 2 :], part)
         wave = sch.skew(outer, tile, 1)
         sch.reorder(wave, outer)
         sch.parallel(outer)
         sch.unroll(part)
         sch.annotate(block, TILED, STRUCTURE)
-
-
-def _sampled(sch: Schedule, sizes: Sequence[int]) -> ExprRV:
-    return sch.sample_categorical(list(sizes), [1.0 / len(sizes)] * len(sizes))
 
 
 def _is_chained(sch: Schedule, block: BlockRV) -> bool:
