@@ -327,14 +327,16 @@ def time_tiles(p: Any) -> None:
         (outer, nests)
         for outer in p.sch.state.index.loops.values()
         if len(nests := [s for s in getattr(outer.body, "items", ()) if isinstance(s, For)]) > 1
+        if all(as_int(n.min) is not None and as_int(n.extent) is not None for n in nests)
     ]
     if not pairs:
         p.nothing()
     outer, nests = p.pick(pairs)
     handles = {p.sch.get(rv).var: rv for r in p.realizes() for rv in p.sch.get_loops(p.handle(r))}
-    starts = [k * p.pick([1, 1, 1, 0, 2]) + int(p.sch.get(handles[n.var]).min) for k, n in
-              enumerate(nests)]  # fmt: skip
-    ends = [start + int(n.extent) for start, n in zip(starts, nests, strict=True)]
+    if any(n.var not in handles for n in (outer, *nests)):
+        p.nothing()
+    starts = [k * p.pick([1, 1, 1, 0, 2]) + (as_int(n.min) or 0) for k, n in enumerate(nests)]
+    ends = [start + (as_int(n.extent) or 0) for start, n in zip(starts, nests, strict=True)]
     loops = [
         p.sch.delay(handles[n.var], start, max(ends) - end)
         for n, start, end in zip(nests, starts, ends, strict=True)
