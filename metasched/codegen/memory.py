@@ -13,7 +13,7 @@ from metasched.codegen.arithmetic import binary, compare, convert, select
 from metasched.codegen.emit import Emitter
 from metasched.codegen.interleaved import certain, interleaved, picked_apart, room
 from metasched.codegen.known_memory import Spot
-from metasched.codegen.runs import lane_numbers, runs_of, within_lanes
+from metasched.codegen.runs import lane_numbers, runs_of, spread, within_lanes
 from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -29,7 +29,8 @@ class Place:
     """The address of an access: `pointer` to the first lane, and lanes `stride` elements apart.
 
     If `indices` is given, the lanes lie at these offsets from `pointer` instead. If `runs` is
-    given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers.
+    given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers. If
+    `near` is given, it holds all offsets, which lie close together in each register of lanes.
     `spot` names the memory of a scalar or contiguous access. A strided access begins `offset`
     elements behind `origin`; `around` is how many elements before and behind it may be read.
     """
@@ -40,6 +41,7 @@ class Place:
     indices: Val | None = None
     spot: Spot | None = None
     runs: tuple[int, ...] = ()
+    near: tuple[int, ...] = ()
     origin: Val | None = None
     offset: int = 0
     around: tuple[int, int] = (0, 0)
@@ -106,7 +108,18 @@ def _at_numbers(
         spot = Spot(buffer.data, buffer.dtype, origin.text, constant, lanes)
         return Place(pointer, lanes, step, None, spot if step == 1 else None)
     inside = ", ".join(f"i64 {n}" for n in offsets)
-    return Place(pointer, lanes, 0, Val(f"<{inside}>", INT64, lanes, 0), None, runs_of(offsets))
+    parts = _registers(e, buffer.dtype, offsets)
+    near = tuple(offsets) if all(spread(p) <= 2 * len(p) for p in parts) else ()
+    indices = Val(f"<{inside}>", INT64, lanes, 0)
+    return Place(pointer, lanes, 0, indices, None, runs_of(offsets), near)
+
+
+def _registers(e: Emitter, dtype: DType, offsets: Sequence[int]) -> list[Sequence[int]]:
+    """The offsets of the lanes, register by register; together if the registers are not full."""
+    width = e.module.vector_bits // (8 * dtype.bytes)
+    if len(offsets) % width or (count := len(offsets) // width) & (count - 1):
+        return [offsets]
+    return [offsets[n : n + width] for n in range(0, len(offsets), width)]
 
 
 def _sum(e: Emitter, terms: list[tuple[Val, int]]) -> Val | None:
@@ -181,6 +194,8 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
         return _load_lanes(e, buffer.dtype, where, mask)
     if mask is None and where.runs:
         return _load_runs(e, buffer.dtype, where)
+    if mask is None and where.near:
+        return _load_near(e, buffer.dtype, where)
     return _gather(e, buffer.dtype, where, mask)
 
 
@@ -287,6 +302,21 @@ def _load_runs(e: Emitter, dtype: DType, where: Place) -> Val:
     lanes = where.lanes // len(where.runs)
     starts = [_offset(e, where.pointer, dtype, None, n) for n in where.runs]
     return e.joined([_load_vector(e, dtype, pointer, lanes) for pointer in starts])
+
+
+def _load_near(e: Emitter, dtype: DType, where: Place) -> Val:
+    """Load the memory from the first to the last lane of each register, and pick the lanes."""
+    found = []
+    for part in _registers(e, dtype, where.near):
+        low, lanes, n = min(part), len(part), spread(part)
+        whole = memory_type(dtype, n)
+        pointer = _offset(e, where.pointer, dtype, None, low)
+        text = f"load {whole}, ptr {pointer.text}, align {dtype.bytes}"
+        vector = e.inline(text, dtype, n)
+        order = ", ".join(f"i32 {at - low}" for at in part)
+        text = f"{whole} {vector.text}, {whole} poison, <{lanes} x i32> <{order}>"
+        found.append(from_memory(e, e.inline(f"shufflevector {text}", dtype, lanes)))
+    return e.joined(found)
 
 
 def _pointers(e: Emitter, dtype: DType, where: Place) -> Val:

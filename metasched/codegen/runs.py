@@ -3,7 +3,8 @@
     for j in T.vectorized(8): D[j] = C[j // 2 * 4 + j % 2]
 
 The lanes load C[0:2], C[4:6], C[8:10] and C[12:14], which are runs of neighbours. Such accesses
-come from results that lie in tiles, which are stored row by row.
+come from results that lie in tiles, which are stored row by row. Lanes close together, such as
+C[j // 2], are picked from the memory between them.
 """
 
 from __future__ import annotations
@@ -56,3 +57,8 @@ def runs_of(offsets: Sequence[int]) -> tuple[int, ...]:
     even = starts == list(range(0, len(offsets), length)) and not left
     powers = all(n & (n - 1) == 0 for n in (length, len(starts)))
     return tuple(offsets[n] for n in starts) if even and powers and length > 1 else ()
+
+
+def spread(offsets: Sequence[int]) -> int:
+    """The number of elements from the first to the last offset."""
+    return max(offsets) - min(offsets) + 1

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 from metasched.analysis.access import SHUFFLED, Access, accesses, strides
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.expr import Var, as_int
+from metasched.ir.expr import Expr, IntImm, Max, Min, Var, as_int
 from metasched.ir.stmt import Block, For, IterKind, IterVar, fact
-from metasched.ir.visit import free_vars, substitute
+from metasched.ir.visit import free_vars, reads_memory, substitute, transform_expr
 from metasched.schedule.schedule import Schedule
 
 
@@ -76,21 +77,78 @@ def worth_packing(sch: Schedule, block: Block, rows: int, contiguous: bool, lane
     return rows > FEW or not (contiguous or any(loads_run_along(block, v.var) for v in steps))
 
 
+NEAR = 16
+"""The lanes of the vectors for which `contiguous` looks at the places of lanes."""
+
+
 @fact
 def has_vectors(block: Block) -> bool:
     """Whether lanes along some spatial or opaque iterator are vectors (see `contiguous`)."""
-    return any(_in_vectors(moves) for _, moves in _moves(block, opaque=True))
+    return any(_in_vectors(moves, v.var, {}) for v, moves in _moves(block, opaque=True))
 
 
-def _in_vectors(moves: Sequence[tuple[Access, int | None]]) -> bool:
+def _in_vectors(
+    moves: Sequence[tuple[Access, int | None]], var: Var, bindings: Mapping[Var, Expr]
+) -> bool:
+    """See `contiguous`.
+
+    Args:
+        moves: the accesses, and by how many elements they move.
+        var: the variable along which they move.
+        bindings: values for other variables of the indices.
+    """
     stores = [(a, s) for a, s in moves if a.is_write]
     gaps = [(a, s) for a, s in stores if s != 1]
-    loads = (s for a, s in moves if not a.is_write)
+    loads = [(a, s) for a, s in moves if not a.is_write]
     return (
         bool(stores)
-        and all(s is not None and -1 <= s <= SHUFFLED for s in loads)
+        and all(s is None or -1 <= s <= SHUFFLED for _, s in loads)
         and all(s is not None and _fills(a, s, [b for b, _ in gaps]) for a, s in gaps)
+        and all(_near(a, var, bindings) for a, s in loads if s is None)
     )
+
+
+def _near(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
+    """Whether lanes of a load lie at fixed places within two vectors, as in A[v // 2] and A[v % 8].
+
+    A clamped index, min(v, n), counts as its clamped part, which most vectors read.
+    """
+    indices = tuple([substitute(i, bindings) for i in access.indices])
+    return _near_lanes(indices, tuple(access.buffer.constant_strides()), var)
+
+
+@lru_cache(maxsize=1 << 12)
+def _near_lanes(indices: Sequence[Expr], strides: Sequence[int | None], var: Var) -> bool:
+    lane, group = Var("lane", var.dtype), Var("group", var.dtype)
+    places = [0] * NEAR
+    for index, by in zip(indices, strides, strict=True):
+        if var not in free_vars(index):
+            continue
+        known = Analyzer({group: (0, 1 << 16), lane: (0, NEAR - 1)})
+        moved = substitute(_unclamped(index, var), {var: group * NEAR + lane})
+        form = linear(known.simplify(moved))
+        own = {a: c for a, c in form.terms.items() if lane in free_vars(a)}
+        if by is None or any(free_vars(a) != {lane} or reads_memory(a) for a in own):
+            return False
+        for n in range(NEAR):
+            at = {lane: IntImm(lane.dtype, n)}
+            values = [as_int(Analyzer().simplify(substitute(a, at))) for a in own]
+            if None in values:
+                return False
+            places[n] += by * sum((v or 0) * c for v, c in zip(values, own.values(), strict=True))
+    return max(places) - min(places) < 2 * NEAR
+
+
+def _unclamped(index: Expr, var: Var) -> Expr:
+    """An index without the minima and maxima of which one side moves along `var`."""
+
+    def visit(node: Expr) -> Expr | None:
+        if not isinstance(node, (Min, Max)):
+            return None
+        moving = [side for side in (node.a, node.b) if var in free_vars(side)]
+        return moving[0] if len(moving) == 1 else None
+
+    return transform_expr(index, visit, {})
 
 
 def _fills(access: Access, stride: int, others: Sequence[Access]) -> bool:
@@ -158,6 +216,7 @@ def contiguous(child: Child, loop: For) -> bool:
     """Whether lanes along a loop are vectors in memory.
 
     Every store moves by one element, or by several between which other stores leave no gap. Every
-    load moves by one element backwards, or by none to `SHUFFLED` elements.
+    load moves by one element backwards, or by none to `SHUFFLED` elements, or the lanes of a vector
+    lie close together.
     """
-    return _in_vectors(strides(child, loop))
+    return _in_vectors(strides(child, loop), loop.var, child.realize.bindings)

@@ -8,6 +8,8 @@ from codegen.kernels import agree, build, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metasched.target import Target
+
 TEXT = """
 @T.prim_func
 def main(C: T.Buffer(({rows}, {row}), "int32"), D: T.Buffer(({n},), "int32")):
@@ -35,3 +37,47 @@ def test_parts_of_rows_are_loaded(n, part, more, shift):
 @pytest.mark.parametrize(("n", "part", "row"), [(8, 2, 4), (16, 8, 24), (8, 4, 4), (32, 16, 256)])
 def test_rows_of_tiles_are_loaded_without_a_gather(n, part, row):
     assert "gather" not in build(text(n, part, row)).llvm_ir
+
+
+NEAR = """
+@T.prim_func
+def main(C: T.Buffer((5, 90), "{dtype}"), D: T.Buffer((5, 48), "{dtype}")):
+    for i in range(5):
+        for j in T.serial({vectors}):
+            for k in T.vectorized({lanes}):
+                with T.block("D"):
+                    vi = T.axis.spatial(5, i)
+                    vj = T.axis.spatial(48, j * {lanes} + k)
+                    D[vi, vj] = {value}
+"""
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lanes=st.sampled_from([4, 6, 8, 16, 24, 48]), part=st.integers(1, 9), by=st.integers(-2, 2),
+    across=st.integers(-2, 2), dtype=st.sampled_from(["float32", "uint8", "bfloat16", "bool"]),
+    masked=st.booleans(),
+)  # fmt: skip
+def test_lanes_close_together_are_loaded(lanes, part, by, across, dtype, masked):
+    numbers = [j // part * by + j % part * across for j in range(48)]
+    low = min(numbers)
+    index = f"vj // {part} * {by} + vj % {part} * {across} + {-low}"
+    if max(numbers) - low >= 90:
+        return
+    value = f"C[vi, {index}]"
+    if masked:
+        value = f'T.if_then_else(vj % 3 == 0, {value}, T.cast(1, "{dtype}"))'
+    text = NEAR.format(dtype=dtype, lanes=lanes, vectors=48 // lanes, value=value)
+    arrays = (integers((5, 90), dtype), integers((5, 48), dtype))
+    agree(text, *arrays)
+
+
+@pytest.mark.parametrize(
+    ("index", "gathers"),
+    [("vj // 2", 0), ("vj % 8", 0), ("vj // 2 + vj % 2 * 2", 0), ("vj // 2 * 3 + vj % 2", 0),
+     ("vj % 2 * 40", 1), ("vj * 5 % 48", 1)],
+)  # fmt: skip
+def test_lanes_close_together_are_loaded_without_a_gather(index, gathers):
+    text = NEAR.format(dtype="float32", lanes=16, vectors=3, value=f"C[vi, {index}]")
+    kernel = build(text, target=Target.of("llvm -mcpu=x86-64-v4 -mtriple=x86_64-linux-gnu"))
+    assert ("masked.gather" in kernel.llvm_ir) == bool(gathers)

@@ -140,6 +140,36 @@ def main(A: T.Buffer((512,), "float32"), B: T.Buffer((100, 2), "float32")):
     check_numbers(func, sch.mod, compiled=True)
 
 
+@pytest.mark.parametrize(("index", "vectors"), [
+    ("vi // 2", True),
+    ("vi % 8", True),
+    ("vi // 2 + vi % 2 * 4", True),
+    ("T.min(T.max(vi - 1, 0), 90)", True),
+    ("T.min(T.max(vi // 2 + vi % 2, 0), 90)", True),
+    ("vi // 16 * 4 + vi % 16 * 5", False),
+    ("vi // 3", False),
+    ("vi % 2 * 40", False),
+    ("T.min(vi * 5, 90)", False),
+    ("T.min(vi, 99 - vi)", False),
+    ("T.int32(I[vi])", False),
+])  # fmt: skip
+def test_default_schedule_has_vectors_of_lanes_close_together(index, vectors):
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((512,), "float32"), I: T.Buffer((100,), "uint8"),
+         B: T.Buffer((100,), "float32")):
+    for i in range(100):
+        with T.block("B"):
+            vi = T.axis.spatial(100, i)
+            B[vi] = A[{index}]
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if hasattr(s, "kind")}
+    assert (ForKind.VECTORIZED in kinds) == vectors
+    check_numbers(func, sch.mod, compiled=True)
+
+
 def test_default_schedule_keeps_several_outputs_in_one_pass():
     """Cut into two blocks, the complex product would read its operands twice."""
     func = parse("""
