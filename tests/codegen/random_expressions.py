@@ -3,6 +3,8 @@
 All operations here are exact or rounded to nearest, so both give the same bits: casts that
 saturate, NaN in min and max, division by negative numbers, shifts, rounding of 16-bit floats. The
 arrays hold both infinities, NaN, both zeros, subnormal numbers, and the ends of integer ranges.
+Three liberties of the machine code are avoided. A product of floats is not added to, as the sum
+would be rounded once. Of two zeros, min and max may give either. A computed NaN has either sign.
 
     python -m tests.codegen.random_expressions --cases 5000
 """
@@ -33,6 +35,9 @@ TYPES = (*INTEGERS, *FLOATS, "bool")
 LOOPS = ("range({n})", "T.vectorized({n})", "T.serial({n})")
 SIZE = 37
 BOTH = ("T.min({}, {})", "T.max({}, {})", "({} + {})", "({} - {})", "({} * {})")
+FLOATING = ("(T.min({}, {}) + 0)", "(T.max({}, {}) + 0)", "({} + {})", "({} - {})",
+            "T.abs({} * {})", "({} / {})", "({} // {})", "({} % {})",
+            "T.copysign({}, {})")  # fmt: skip
 WHOLE = ("({} & {})", "({} | {})", "({} ^ {})")
 ROUNDINGS = ("T.floor({})", "T.ceil({})", "T.trunc({})", "T.nearbyint({})", "T.round({})",
              "T.abs({})", "T.sqrt({})", "(-{})")  # fmt: skip
@@ -65,8 +70,7 @@ class Writer:
         if dtype in FLOATS:
             if form < 0.6:
                 return pick(ROUNDINGS).format(one)
-            words = (*BOTH, "({} / {})", "({} // {})", "({} % {})", "T.copysign({}, {})")
-            word = pick(words)  # a NaN that was computed may have either sign
+            word = pick(FLOATING)
             return word.format(one, self.value(dtype, 0 if "copysign" in word else depth - 1))
         if form < 0.6:
             divisor = f"T.{dtype}({self.divisor(dtype)})"
