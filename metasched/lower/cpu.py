@@ -13,6 +13,7 @@ from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.narrow import narrow_comparisons
+from metasched.lower.passes.narrow_values import narrow_values
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.simplify import simplify
@@ -50,6 +51,7 @@ _CPU = Pipeline(
         (hoist_guards, "needs simplified conditions"),
         (unroll_register_tiles, "needs the final loop structure"),
         (keep_tiles, "needs to know which loops over tiles are unrolled"),
+        (narrow_values, "earlier passes match sums and casts as they are written"),
         (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
     ),
 )  # fmt: skip
