@@ -139,3 +139,67 @@ def chain(X: T.Buffer((48, 66), "float32"), Y: T.Buffer((48, 64), "float32")):
 def test_a_chain_in_which_no_stage_slides_reports_no_refusal():
     found, sch = offered(parse(ROW))
     assert len(found) > 1 and not sch.refused
+
+
+WINDOW = """
+@T.prim_func
+def corners(X: T.Buffer(({rows}, {columns}), "float32"), Y: T.Buffer((47, 61), "float32")):
+    A = T.alloc_buffer(({rows}, {columns}), "float32")
+    S = T.alloc_buffer((47, 61), "float32")
+    for i, j in T.grid({rows}, {columns}):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = X[vi, vj] * X[vi, vj]
+    for i, j, a, b in T.grid(47, 61, {height}, {width}):
+        with T.block("S"):
+            vi, vj, va, vb = T.axis.remap("SSRR", [i, j, a, b])
+            with T.init():
+                S[vi, vj] = T.float32(0)
+            S[vi, vj] += A[vi * {step} + va, vj * {step} + vb]
+    for i, j in T.grid(47, 61):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = S[vi, vj] - X[vi, vj]
+"""
+
+
+def window(height, width, step=1):
+    rows, columns = 46 * step + height, 60 * step + width
+    return parse(WINDOW.format(height=height, width=width, step=step, rows=rows, columns=columns))
+
+
+def test_a_stage_that_sums_a_window_is_computed_for_each_tile():
+    found, sch = offered(window(3, 3))
+    assert len(found) == 3 and found[-1] is sch
+    for tiled in found[:-1]:
+        around = [tiled.get(loop).var for loop in tiled.get_loops(tiled.get_block("Y"))]
+        for name in "AS":
+            loops = [tiled.get(loop).var for loop in tiled.get_loops(tiled.get_block(name))]
+            assert loops[0] is around[0] and len(loops) > len(around) - 2
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "step"),
+    [(2, 2, 2), (9, 9, 1)],
+    ids=["no-element-is-summed-twice", "many-elements"],
+)
+def test_windows_that_are_left_to_other_modules(height, width, step):
+    found, sch = offered(window(height, width, step))
+    assert found == [sch]
+
+
+@pytest.mark.parametrize("height", [1, 3])
+def test_candidates_with_a_window_compute_the_same(height):
+    func, drawn = window(height, 3), 0
+    x = np.random.default_rng(0).standard_normal((46 + height, 63)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(x * x, (height, 3))
+    wanted = windows.sum((2, 3)) - x[:47, :61]
+    for space in SpaceGenerator(default_modules(TARGET)).generate(func, TARGET):
+        for seed in range(3):
+            sch = draw(func, space, seed, check=False)
+            if sch is not None:
+                output = np.zeros_like(wanted)
+                build(sch, target="native")(x, output)
+                np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-4)
+                drawn += 1
+    assert drawn >= 6

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from metasched.analysis.block import TILED, is_output, is_spatial_only
-from metasched.analysis.scope import Child, Scope
+from metasched.analysis.scope import Child, Scope, undetermined_iters
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import Var, as_int
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import Block
-from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
@@ -46,17 +46,20 @@ REGISTER_ROWS = (2, 4, 8)
 """Choices of the rows of a tile in registers."""
 REGISTER_VECTORS = (1, 2)
 """Choices of the vectors in a row of a tile in registers."""
+WINDOW = 64
+"""The most elements that a stage reduces, as in a sum over 3 x 3 neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverlappedTiling:
     """Offer an output and the stages before it in tiles (see the file's docstring).
 
-    For outputs whose direct and indirect producers have no reduction, like the output itself. At
-    least one producer is read several times: by neighbouring elements, or along a dimension that
-    the producer lacks. Such stages are computed for each tile; the other stages are inlined. Offers
-    tiles in the cache, and the unchanged program. If neighbouring rows read a stage, strips of rows
-    are offered, too; if each lane reads its own column of every stage, tiles in registers.
+    For outputs without reduction, whose direct and indirect producers reduce nothing or a window of
+    few elements. At least one producer is read several times: by neighbouring elements, or along a
+    dimension that the producer lacks. Such stages and windows are computed for each tile; the other
+    stages are inlined. Offers tiles in the cache, and the unchanged program. If neighbouring rows
+    read a stage, strips of rows are offered, too; if each lane reads its own column of every stage
+    and no stage reduces, tiles in registers.
 
     Attributes:
         vector_bits: of a vector register.
@@ -78,7 +81,7 @@ class OverlappedTiling:
         if not _plain(child) or steps(child.loops[0]) < SMALL:
             return [sch]
         column = vector_iter(realize.block)
-        stages = [p for p in all_producers(scope, child) if _plain(p)]
+        stages = [p for p in all_producers(scope, child) if _is_stage(p)]
         if column is None or not any(_is_reused(scope, p) for p in stages):
             return [sch]
         lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
@@ -87,7 +90,8 @@ class OverlappedTiling:
         ways.append(partial(_in_cache, block, at, max(1, lanes)))
         if len(child.loops) > 1:
             ways.append(partial(_in_strips, block, at))
-        if all(_own_columns(scope, p) for p in stages if _is_reused(scope, p)):
+        own = all(_own_columns(scope, p) for p in stages if _is_reused(scope, p))
+        if own and all(map(_plain, stages)):
             ways.append(partial(_in_registers, block, at, max(1, lanes)))
         return [*changed(sch, *ways), sch]
 
@@ -164,7 +168,7 @@ def _inline(sch: Schedule, block: BlockRV) -> None:
     scope = sch.state.scope(realize)
     for stage in all_producers(scope, scope.child(realize.block.token)):
         now = sch.state.scope(sch.state.block(block))
-        if _plain(stage) and not _is_reused(now, now.child(stage.token)):
+        if _is_stage(stage) and not _is_reused(now, now.child(stage.token)):
             try:
                 sch.compute_inline(sch.get_block(stage.block.name))
             except ScheduleError:
@@ -194,7 +198,7 @@ def _stages_at(sch: Schedule, block: BlockRV, place: LoopRV) -> list[BlockRV]:
     moved: list[BlockRV] = []
     error: ScheduleError | None = None
     for stage in all_producers(scope, scope.child(realize.block.token)):
-        if _plain(stage):
+        if _is_stage(stage):
             handle = sch.get_block(stage.block.name)
             try:
                 sch.compute_at(handle, place, preserve_unit_loops=True)
@@ -209,11 +213,18 @@ def _stages_at(sch: Schedule, block: BlockRV, place: LoopRV) -> list[BlockRV]:
     return moved
 
 
-def _plain(child: Child) -> bool:
-    """Whether a block is untouched, has iterators, all spatial, and one output."""
+def _is_stage(child: Child) -> bool:
+    """Whether a block is untouched, has spatial iterators and one output, and reduces at most a
+    window."""
     block = child.block
-    spatial = is_spatial_only(block) is None and bool(block.iter_vars)
-    return untouched(child) and spatial and len(block.writes) == 1 and not block.annotations
+    window = prod(as_int(v.dom.extent) or WINDOW + 1 for v in block.iter_vars if not v.is_spatial)
+    small = window <= WINDOW and any(v.is_spatial for v in block.iter_vars)
+    return untouched(child) and small and len(block.writes) == 1 and not block.annotations
+
+
+def _plain(child: Child) -> bool:
+    """Whether a block is a stage without reduction."""
+    return _is_stage(child) and is_spatial_only(child.block) is None
 
 
 def _is_reused(scope: Scope, stage: Child) -> bool:
@@ -226,8 +237,7 @@ def _reads_again(consumer: Block, buffer: Buffer) -> bool:
     regions = [r for r in consumer.reads if r.buffer is buffer]
     if len(regions) != 1 or not all(r.is_point for r in regions[0].region):
         return True
-    used: set[Var] = set().union(*(free_vars(r.min) for r in regions[0].region))
-    return any(v.var not in used for v in consumer.iter_vars if as_int(v.dom.extent) != 1)
+    return bool(undetermined_iters(consumer, regions[0]))
 
 
 def _own_columns(scope: Scope, stage: Child) -> bool:
