@@ -62,6 +62,11 @@ def close_blocks(func: PrimFunc) -> PrimFunc:
     return func if closed is None else map_body(func, lambda _: closed)
 
 
+def closed_body(body: Stmt) -> Stmt:
+    """The body of a block with the blocks inside it closed."""
+    return _close(body, {})
+
+
 @fact
 def _closed_body(body: Stmt) -> Stmt | None:
     """The body of a function with closed blocks; None where all blocks are closed (cached)."""

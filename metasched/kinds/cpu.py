@@ -30,6 +30,7 @@ from metasched.space.modules.blocked_elimination import BlockedElimination
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
 from metasched.space.modules.depth_blocking import DepthBlocking
+from metasched.space.modules.enclose_statements import EncloseStatements
 from metasched.space.modules.interleave import Interleave
 from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.matrix_form import MatrixForm
@@ -73,6 +74,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     rows = FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     return (
         ApplyCustomRule(target),
+        EncloseStatements(),
         LoopDistribution(),
         TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         RowElimination(cpu.num_cores),

@@ -52,6 +52,7 @@ def time_steps(rng: random.Random) -> str:
     """Two or three stencils, each from one array to another, below a loop over time."""
     dtype, times, n, m = _int(rng), rng.randint(2, 4), rng.randint(5, 8), rng.randint(3, 4)
     names = ["AB", "BA"] if rng.random() < 0.6 else ["AB", "BC", "CA"]
+    plain = rng.random() < 0.3
     text = _head(*(f'{x}: T.Buffer(({n}, {m}), "{dtype}")' for x in "ABC"))
     text += _lines(1, f"for t in range({times}):")
     for source, target in names:
@@ -60,8 +61,10 @@ def time_steps(rng: random.Random) -> str:
         shifts = [rng.randint(-reach, reach) for _ in range(rng.randint(1, 3))]
         value = " + ".join(f"{source}[i + {shift}, j]" for shift in shifts)
         text += _lines(2, f"for i, j in T.grid(({low}, {high}), {m}):")
-        text += _lines(3, f'with T.block("{target}"):')
-        text += _lines(4, f"{target}[i, j] = {value}{rng.choice(['', f' + {target}[i, j]'])}")
+        if not plain:
+            text += _lines(3, f'with T.block("{target}"):')
+        store = f"{target}[i, j] = {value}{rng.choice(['', f' + {target}[i, j]'])}"
+        text += _lines(3 if plain else 4, store)
     return text
 
 
@@ -396,7 +399,7 @@ def overwritten(rng: random.Random) -> str:
 
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
-    time_steps: ("time_tiles", "time_tiles", "time_tiles", "delay", "merge"),
+    time_steps: ("enclose", "time_tiles", "time_tiles", "time_tiles", "delay", "merge"),
     scatters: (
         "privatize_update",
         "privatize_update",

@@ -197,6 +197,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.decompose_scan(s.get_loops("B")[0]),
     ),
+    "enclose": (
+        program("    for i in range(8):\n        B[i] = A[i]\n", A="8", B="8"),
+        lambda s: s.enclose("root"),
+    ),
     "expand_buffer": (
         program(
             "    for i in range(8):\n"

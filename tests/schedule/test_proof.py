@@ -106,6 +106,14 @@ def skewed_rows(sch: Schedule) -> None:
 
 
 @T.prim_func
+def plain_loops(A: T.Buffer((6, 7), "int32"), S: T.Buffer((6,), "int32")):
+    for i in range(6):
+        S[i] = 0
+        for j in range(7):
+            S[i] = S[i] + A[i, j]
+
+
+@T.prim_func
 def two_steps(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
     for i in range(7):
         with T.block("B"):
@@ -409,6 +417,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "right_looking": (solved, lambda s: s.right_looking(s.get_loops("update")[0])),
     "skew": (wavefront, skewed_rows),
     "delay": (two_steps, one_behind),
+    "enclose": (plain_loops, lambda s: s.enclose("root")),
     "skip_unused": (triangle_product, of_square),
     "reorder_block_iter_var": (matmul, lambda s: s.reorder_block_iter_var("C", [2, 0, 1])),
     "require": (matmul, sampled),

@@ -14,6 +14,7 @@ from metasched.kinds import default_modules, default_trace
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script import parse
+from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.target import Target
@@ -188,3 +189,17 @@ def main(A: T.Buffer((64, 2, 64), "float32"), B: T.Buffer((64, 2, 64), "float32"
     assert kinds == [ForKind.PARALLEL, ForKind.SERIAL, ForKind.VECTORIZED]
     assert len(sch.get(sch.get_block("C")).writes) == 2
     check_numbers(func, sch.mod, compiled=True)
+
+
+def test_plain_loops_get_vectors_and_threads():
+    @T.prim_func
+    def plain(A: T.Buffer((128, 128), "float32"), B: T.Buffer((128, 128), "float32")):
+        for i, j in T.grid(128, 128):
+            B[i, j] = A[i, j] + T.float32(1)
+
+    sch = Schedule(plain)
+    default_trace(plain, TARGET).apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if hasattr(s, "kind")}
+    assert kinds == {ForKind.PARALLEL, ForKind.SERIAL, ForKind.VECTORIZED}
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(plain)
+    assert spaces and all("sch.enclose" in trace.as_python() for trace in spaces)

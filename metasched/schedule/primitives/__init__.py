@@ -23,6 +23,7 @@ from metasched.schedule.primitives.decompose_padding import decompose_padding
 from metasched.schedule.primitives.decompose_reduction import decompose_reduction
 from metasched.schedule.primitives.decompose_scan import decompose_scan
 from metasched.schedule.primitives.delay import delay
+from metasched.schedule.primitives.enclose import enclose
 from metasched.schedule.primitives.expand_buffer import expand_buffer
 from metasched.schedule.primitives.expand_reduction import expand_reduction
 from metasched.schedule.primitives.fission import decompose_outputs, fission
@@ -107,6 +108,7 @@ class Methods:
     reorder = recorded(reorder)
     skew = recorded(skew)
     delay = recorded(delay)
+    enclose = recorded(enclose)
     add_unit_loop = recorded(add_unit_loop)
     parallel = recorded(parallel)
     vectorize = recorded(vectorize)

@@ -1,0 +1,91 @@
+"""enclose: puts statements that stand outside of blocks into blocks."""
+
+from __future__ import annotations
+
+from metasched.analysis.closing import closed_body
+from metasched.arith.regions import declared
+from metasched.errors import MetaschedError
+from metasched.ir.expr import TRUE
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IfThenElse,
+    LetStmt,
+    SeqStmt,
+    Stmt,
+    evolve,
+)
+from metasched.ir.visit import transform, walk_stmts
+from metasched.schedule import edit, ways
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.state import State
+
+_STRAIGHT = (BufferStore, IfThenElse, LetStmt, SeqStmt)
+
+
+@primitive(of_block=ways.plain())
+def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
+    """Put each statement that stands in `block` outside of blocks into a block of its own.
+
+    Loops stay where they are; a condition or a variable goes into the block with the stores below
+    it if no loop stands there. The iterators of the new blocks are the loops whose variables the
+    statements mention: spatial where different iterations are proved to write different elements,
+    otherwise opaque. Each new block has the name of a buffer that it writes. Statements that jump
+    or call foreign code stay as they are. Returns the new blocks.
+
+    requires  a store outside of the blocks inside `block`, and no pointers in its statement
+    rewrite   for i in range(8): B[i] = A[i]
+              ->
+              for i in range(8): B(i)
+    """
+    assert isinstance(block, BlockRV)
+    realize = state.block(block)
+    made: dict[Stmt, Block] = {}
+    for stmt in stores_outside(realize.block.body):
+        try:
+            made[stmt] = declared(Block("", (), (), (), stmt))
+        except MetaschedError:  # pointers: no region is known
+            continue
+    if not made:
+        raise state.error(
+            "nothing-outside",
+            f"all stores of {realize.block.name} stand in blocks inside it, or use pointers",
+            realize,
+        )
+    named = _named(state, list(made.values()))
+    blocks = dict(zip(made, named, strict=True))
+
+    def enclosed(stmt: Stmt) -> Stmt | None:
+        return BlockRealize((), TRUE, blocks[stmt]) if stmt in blocks else None
+
+    body = closed_body(transform(realize.block.body, enclosed))
+    state.commit(edit.replace(realize, evolve(realize, block=evolve(realize.block, body=body))))
+    return [state.new_block(one.token) for one in named]
+
+
+def stores_outside(stmt: Stmt) -> list[Stmt]:
+    """The largest statements that hold stores, but no loops and blocks, in program order."""
+    if isinstance(stmt, BlockRealize):
+        return []
+    below = list(walk_stmts(stmt))
+    if not isinstance(stmt, SeqStmt) and all(isinstance(s, _STRAIGHT) for s in below):
+        return [stmt] if any(isinstance(s, BufferStore) for s in below) else []
+    if not isinstance(stmt, (SeqStmt, For, IfThenElse, LetStmt)):
+        return []
+    return [found for part in stmt.stmts for found in stores_outside(part)]
+
+
+def _named(state: State, blocks: list[Block]) -> list[Block]:
+    """The blocks with names of buffers that they write, each name once."""
+    found: dict[str, Block] = {}
+    for block in blocks:
+        base, count = block.writes[-1].buffer.name, 0
+        name = state.fresh_block_name(base)
+        while name in found:
+            count += 1
+            name = state.fresh_block_name(f"{base}_{count}")
+        found[name] = evolve(block, name=name)
+    return list(found.values())

@@ -1,0 +1,136 @@
+"""enclose: statements in plain loops get blocks, and mean the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from oracle import check_numbers, check_refused, check_transform
+from space.random_kinds import Draw
+from space.random_kinds_more import time_loops
+
+from metasched.ir.stmt import IterKind
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+from metasched.script import tir as T
+
+
+@T.prim_func
+def loops(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6, 8), "int32"), S: T.Buffer((6,), "int32")):
+    for i in range(6):
+        S[i] = 0
+        for j in range(8):
+            if A[i, j] > 0:
+                C[i, j] = A[i, j]
+            else:
+                C[i, j] = -A[i, j]
+            x = A[i, j] * 2
+            S[i] = S[i] + x
+        with T.block("last"):
+            vi = T.axis.spatial(6, i)
+            S[vi] = S[vi] + 1
+    C[0, 0] = 7
+
+
+@T.prim_func
+def jumps(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+    for i in range(8):
+        if A[i] < 0:
+            break
+        B[i] = A[i] * 2
+    n = T.alloc_buffer((1,), "int32")
+    n[0] = 0
+    while n[0] < 3:
+        A[n[0]] = 5
+        n[0] = n[0] + 1
+
+
+@T.prim_func
+def guarded(A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32")):
+    for i in range(8):
+        k = i // 2
+        if i % 2 == 0:
+            for j in range(8):
+                B[i, j] = A[k, j]
+
+
+@T.prim_func
+def enclosed(A: T.Buffer((8,), "int32")):
+    for i in range(8):
+        with T.block("A"):
+            vi = T.axis.spatial(8, i)
+            A[vi] = A[vi] + 1
+
+
+@T.prim_func
+def inside(A: T.Buffer((8, 4), "int32")):
+    for i in range(8):
+        with T.block("row"):
+            vi = T.axis.spatial(8, i)
+            for j in range(4):
+                A[vi, j] = A[vi, j] * 2
+
+
+def names(sch: Schedule, blocks: list) -> list[str]:
+    return [sch.get(block).name for block in blocks]
+
+
+def test_each_statement_gets_a_block() -> None:
+    sch = Schedule(loops)
+    made = sch.enclose("root")
+    assert names(sch, made) == ["S", "C", "S_1", "C_1"]
+    kinds = [[v.kind for v in sch.get(block).iter_vars] for block in made]
+    spatial, opaque = IterKind.SPATIAL, IterKind.OPAQUE
+    assert kinds == [[spatial], [spatial, spatial], [spatial, opaque], []]
+    check_transform(loops, sch, "enclose")
+
+
+def test_blocks_can_be_scheduled() -> None:
+    sch = Schedule(loops)
+    sch.enclose("root")
+    i, j = sch.get_loops("C")
+    sch.fission(j)
+    sch.vectorize(sch.get_loops("C")[1])
+    sch.parallel(i)
+    check_transform(loops, sch)
+
+
+def test_jumps_and_loops_without_a_count_stay() -> None:
+    sch = Schedule(jumps)
+    assert names(sch, sch.enclose("root")) == ["B", "n"]
+    check_numbers(jumps, sch.mod, compiled=True)
+
+
+def test_conditions_and_variables_around_loops_stay() -> None:
+    sch = Schedule(guarded)
+    (made,) = sch.enclose("root")
+    assert "if i % 2 == 0:" in sch.script()
+    assert [v.kind for v in sch.get(made).iter_vars] == [IterKind.SPATIAL] * 2
+    check_transform(guarded, sch)
+
+
+def test_statements_of_another_block() -> None:
+    sch = Schedule(inside)
+    (made,) = sch.enclose("row")
+    sch.vectorize(sch.get_loops(made)[-1])
+    check_transform(inside, sch)
+
+
+@pytest.mark.parametrize("func", [enclosed, inside])
+def test_nothing_to_enclose_is_refused(func) -> None:
+    sch = Schedule(func)
+    message = "all stores of root stand in blocks inside it"
+    check_refused(sch, lambda: sch.enclose("root"), "nothing-outside", message)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_random_loops_over_time(part: int) -> None:
+    for seed in range(part * 15, part * 15 + 15):
+        func = parse(time_loops(Draw(random.Random(seed), 9)))
+        sch = Schedule(func, seed=seed)
+        made = sch.enclose("root")
+        assert made
+        for block in made:
+            loop = random.Random(seed).choice(sch.get_loops(block))
+            sch.split(loop, [None, 2])
+        check_numbers(func, sch.mod, compiled=True)
