@@ -22,13 +22,12 @@ from metasched.analysis.scope import (
     writes,
 )
 from metasched.arith.affine import linear
-from metasched.arith.intset import relax
-from metasched.arith.regions import inputs
+from metasched.arith.regions import block_access_regions, inputs
 from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Expr, Var, as_int
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, fact
-from metasched.ir.visit import free_vars, loads_of, walk_stmts
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, evolve, fact
+from metasched.ir.visit import free_vars, walk_stmts
 
 
 def is_spatial_only(block: Block) -> Failure | None:
@@ -436,13 +435,6 @@ __all__ = [
 
 
 def init_reads(block: Block) -> tuple[BufferRegion, ...]:
-    """The declared reads of a block that its init may read."""
+    """The regions that the init of a block reads."""
     assert block.init is not None
-    loaded = {
-        load.buffer
-        for stmt in walk_stmts(block.init)
-        for expr in stmt.exprs
-        for load in loads_of(expr)
-    }
-    reduced = {v.var: v.dom for v in block.iter_vars if v.is_reduce}
-    return tuple(relax(r, reduced) for r in block.reads if r.buffer in loaded)
+    return tuple(block_access_regions(evolve(block, init=None, body=block.init))[0])

@@ -12,6 +12,7 @@ from metasched.errors import ScheduleError
 from metasched.ir.interp import run
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
+from metasched.script import tir as T
 
 SUM = """
         with T.block("C"):
@@ -175,3 +176,22 @@ def test_masked_vectors_of_a_triangle_beside_another_writer() -> None:
     sch.decompose_reduction("R", sch.get_loops("R")[2], keep_kinds=True)
     assert "R_init" in sch.script()
     check_transform(func, sch)
+
+
+def test_the_init_declares_what_it_reads_itself() -> None:
+    """The update reads R under a condition, and its region, taken for all j, would leave R."""
+
+    @T.prim_func
+    def far(R: T.Buffer((3, 5), "int32"), S: T.Buffer((3,), "int32")):
+        for i, j in T.grid(3, 5):
+            with T.block("S"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                with T.init():
+                    S[vi] = R[vi, 0]
+                S[vi] = T.max(S[vi], T.if_then_else(vj * 3 < 5, R[vi, vj * 3], 3))
+
+    sch = Schedule(far)
+    init = sch.decompose_reduction("S", sch.get_loops("S")[1])
+    (read,) = sch.get(init).reads
+    assert [r.extent for r in read.region] == [1, 1]
+    check_transform(far, sch)
