@@ -23,6 +23,7 @@ from metasched.errors import PluginError, RegistryError, brief, clipped, warn
 from metasched.foreign import ANYTHING, apart, cause, failure, run_file
 
 T = TypeVar("T")
+OF_A_PLUGIN = "if a plug-in file declares it, name the file (`plugins=`, --plugin)"
 
 
 class Registry(Generic[T]):
@@ -84,7 +85,7 @@ class Registry(Generic[T]):
             return self._items[name]
         except KeyError:
             near = difflib.get_close_matches(name, self._items, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            hint = f"; did you mean {', '.join(near)}?" if near else f"; {OF_A_PLUGIN}"
             raise RegistryError(f"no {self.kind} is called {brief(name)}{hint}") from None
 
     def names(self) -> list[str]:

@@ -22,7 +22,8 @@ from metasched.database.record import SCHEMA_VERSION, Record, tool_version
 from metasched.errors import DatabaseError, brief, clipped, warn, words
 from metasched.files import read_json
 from metasched.measure.candidate import Status
-from metasched.target import KINDS, OF_A_PLUGIN, Target
+from metasched.registry import OF_A_PLUGIN
+from metasched.target import KINDS, Target
 
 _APPLICATION = 0x4D534348  # "MSCH": SQLite's application id of metasched's files
 _LOST = ("malformed", "not a database", "file is encrypted")

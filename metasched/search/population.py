@@ -207,6 +207,26 @@ class CandidateFactory:
         key = structural_hash(sch.mod)
         return SearchCandidate(trace.before_postproc(), key, -1, self, schedule=sch)
 
+    def recalled(self, trace: Trace, key: str, space: int, seed: int) -> SearchCandidate:
+        """The candidate of a stored trace: the member of a space that is the program `key`, else a
+        candidate of no space.
+
+        Args:
+            space: the position that the space had when the trace was stored, -1 for none. With
+                other modules, as without a plug-in file, other spaces stand at other positions.
+
+        Raises ScheduleError or TraceError when the trace does not apply.
+        """
+        drawn = [entry for _, entry in trace.before_postproc().sampling()]
+        kinds, decisions = [e.kind for e in drawn], [e.decision for e in drawn]
+        for place in sorted(range(len(self.spaces)), key=lambda n: n != space):
+            own = self.spaces[place]
+            if space >= 0 and [entry.kind for _, entry in own.sampling()] == kinds:
+                made = self.replay(with_decisions(own, decisions), place, seed, "stored")
+                if made is not None and made.key == key:
+                    return made
+        return self.finished(trace)
+
     def remade(self, trace: Trace, key: str, space: int) -> Schedule:
         """Make the schedule of a candidate anew from its trace, with every step proved.
 

@@ -405,7 +405,8 @@ class TaskRun:
         records = [r for r in stored if times_compare(r.machine, machine)]
         others = [r for r in stored if r.ok and not times_compare(r.machine, machine)]
         others.sort(key=lambda r: r.seconds)
-        found = (self._reloaded(r) for r in others[:_FROM_OTHER_MACHINES])
+        lost: list[str] = []
+        found = (self._reloaded(r, lost) for r in others[:_FROM_OTHER_MACHINES])
         self._elsewhere = [candidate for candidate in found if candidate is not None]
         self.population.seen |= {r.candidate_key for r in records}
         self.progress.trials = len(records)
@@ -414,7 +415,7 @@ class TaskRun:
         reloaded: list[SearchCandidate] = []
         times: list[float] = []
         for record in right[:_RELOADED]:
-            candidate = self._reloaded(record)
+            candidate = self._reloaded(record, lost)
             if candidate is not None:
                 reloaded.append(candidate)
                 times.append(record.seconds)
@@ -423,6 +424,9 @@ class TaskRun:
                     machine=record.machine,
                 )  # fmt: skip
                 self.outcomes[candidate.key] = kept
+        if lost:
+            count = f"{len(lost)} of {len(stored)} stored programs cannot be replayed"
+            warn(f"{self.name}: {count} and are left out; the first: {lost[0]}")
         self.population.add(reloaded, times)
         if isinstance(self.runner, Recalls):
             measured = self.population.measured
@@ -431,16 +435,12 @@ class TaskRun:
         if len(reloaded) > 1 and not model.knows(self.workload):
             teach(model, self.workload, reloaded, times)
 
-    def _reloaded(self, record: Record) -> SearchCandidate | None:
-        """The program of a record; None when this version cannot replay it."""
+    def _reloaded(self, record: Record, lost: list[str]) -> SearchCandidate | None:
+        """The program of a record; None if it cannot be replayed, with the reason in `lost`."""
         try:
             trace = Trace.from_json(json.dumps(record.trace))
-            space = record.space
-            if 0 <= space < len(self.factory.spaces):
-                seed = derive_seed(self.seed, "reload")
-                made = self.factory.replay(trace.before_postproc(), space, seed, "stored")
-                if made is not None and made.key == record.candidate_key:
-                    return made
-            return self.factory.finished(trace)
-        except (TraceError, ScheduleError):
+            seed = derive_seed(self.seed, "reload")
+            return self.factory.recalled(trace, record.candidate_key, record.space, seed)
+        except (TraceError, ScheduleError) as error:
+            lost.append(str(error).partition("\n")[0])
             return None

@@ -4,7 +4,6 @@ from metasched.target.cpu import ON_CPUS, Cpu, cpu_of
 from metasched.target.cuda import Gpu
 from metasched.target.description import (
     KINDS,
-    OF_A_PLUGIN,
     TARGETS,
     Target,
     register_target,
@@ -13,6 +12,6 @@ from metasched.target.description import (
 from metasched.target.suited import ForTargets, kinds_of
 
 __all__ = [
-    "KINDS", "OF_A_PLUGIN", "ON_CPUS", "TARGETS", "Cpu", "ForTargets", "Gpu", "Target", "cpu_of",
+    "KINDS", "ON_CPUS", "TARGETS", "Cpu", "ForTargets", "Gpu", "Target", "cpu_of",
     "kinds_of", "register_target", "target_kind",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from metasched.errors import RegistryError, TargetError, brief
 from metasched.hardware import KNOWN_FEATURES, UNUSED_FEATURES, VERSION_FEATURES
-from metasched.registry import Registry
+from metasched.registry import OF_A_PLUGIN, Registry
 from metasched.target.machine import MachineModel
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _ALIASES = {
 }  # fmt: skip
 _IGNORED = frozenset({"keys", "host", "libs", "tag"})
 _LARGEST = 1 << 48  # of every other number: the largest cache or memory that a field may name
-OF_A_PLUGIN = "if a plug-in file declares it, name the file (`plugins=`, --plugin)"
 Kind = TypeVar("Kind", bound="type[Target]")
 
 

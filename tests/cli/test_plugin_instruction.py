@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -74,6 +75,19 @@ def test_the_instruction_of_the_winner_is_named(cli, files):
     shown = cli("show", best["trace"], "--plugin", files[0])
     assert "\n# instruction my.pairs\n" in shown.out
     assert cli("show", best["trace"], "--json").json()["instructions"] == ["my.pairs"]
+
+
+def test_a_work_folder_continues_without_the_plug_in_file_of_its_programs(cli, files):
+    with taken_back(always=True):
+        assert tuned(cli, files, "--trials", 6, "--strategy", "random").code == 0
+    with Store("work/metasched.db") as store:
+        lost = [r for r in store.all() if r.ok and '"my.pairs' in json.dumps(r.trace)]
+    assert 0 < len(lost) < 6
+    words = ("--work-dir", "work", "--trials", 8, "--seed", 0, "--no-peer")
+    ran = cli("tune", f"{files[1]}:bytes_product", *words)
+    assert ran.code == 0 and "raised" not in ran.err
+    text = f"{len(lost)} of 6 stored programs cannot be replayed and are left out; the first: "
+    assert text in ran.err and "; if a plug-in file declares it, name the file" in ran.err
 
 
 MATRIX_RUNNER = """
