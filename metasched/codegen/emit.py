@@ -133,6 +133,7 @@ class Emitter:
 
     def line(self, text: str) -> None:
         """Write an instruction without a result at the current place."""
+        self.known_memory.settle()
         self.scopes[-1].lines.append(text)
 
     def label(self, name: str) -> None:
@@ -185,6 +186,7 @@ class Emitter:
 
     def define(self, head: str) -> None:
         """Add the written function to the module: `define HEAD { ... }`, which returns its %rc."""
+        self.known_memory.clear()
         root = self.scopes[0]
         frees = []
         for slot in self.heap:

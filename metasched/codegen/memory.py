@@ -393,8 +393,7 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
         mask = e.widen(mask, where.lanes)
     if mask is None and where.spot is not None:
         line = f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}"
-        e.known_memory.stored(where.spot, value, e.scopes[-1].lines)
-        e.line(line)
+        e.known_memory.stored(where.spot, value, e.scopes[-1].lines, line)
         return
     e.known_memory.touched(buffer.data, written=True)
     if where.lanes == 1 and mask is not None:

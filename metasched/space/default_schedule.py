@@ -2,8 +2,8 @@
 
 It treats each block on its own: one block for each output, unless the block has vectors; vectors
 along contiguous memory, the outer loops in parallel, the init of a reduction before its loops.
-Loops that several blocks share are distributed where a block has no vectors otherwise. It tiles
-nothing and fuses no blocks.
+Loops that several blocks share are distributed where a block has no vectors otherwise. Neighbours
+that compute element by element share their loops over vectors. It tiles nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from metasched.space.loop_kinds import (
     decompose_init,
     distribute_and_spread,
     distribute_and_vectorize,
+    merge_vectors,
     undo_to,
 )
 from metasched.space.strides import has_vectors
@@ -69,7 +70,13 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
         if child.block.init is not None:
             decompose_init(sch, child.realize, func)
 
-    for step in (outputs, vectors, threads, init):
+    def merged(child: Child) -> None:
+        scope = sch.state.scope(child.realize)
+        position = [c.token for c in scope.realizes].index(child.token)
+        if position:
+            merge_vectors(sch, scope.realizes[position - 1], child, func)
+
+    for step in (outputs, vectors, merged, threads, init):
         for child in list(Scope.of(sch.mod[name].root).realizes):
             _contained(sch, child.token, step)
 

@@ -200,6 +200,31 @@ def _lanes(child: Child, loop: For, width: int) -> int:
     return min(extent, width)
 
 
+def merge_vectors(sch: Schedule, first: Child, second: Child, func: str | None = None) -> bool:
+    """Merge the nests of two vectorized blocks that touch the same buffer, so that the second block
+    finds the elements in registers.
+
+    Neither block reduces, and their loops run equally often. Returns whether the nests were merged;
+    otherwise the schedule is unchanged.
+    """
+    nests = [[(loop.kind, as_int(loop.extent)) for loop in c.loops] for c in (first, second)]
+    *around, last = nests[0] or [(ForKind.SERIAL, None)]
+    plain = all(kind is ForKind.SERIAL and extent is not None for kind, extent in around)
+    if nests[0] != nests[1] or not around or not plain or last[0] is not ForKind.VECTORIZED:
+        return False
+    touched = [{r.buffer for r in (*c.block.reads, *c.block.writes)} for c in (first, second)]
+    spatial = all(v.is_spatial for c in (first, second) for v in c.block.iter_vars)
+    if touched[0].isdisjoint(touched[1]) or not spatial:
+        return False
+    before = len(sch.trace)
+    try:
+        sch.merge(*(sch.get_loops(sch.get_block(c.block.name, func))[-2] for c in (first, second)))
+        return True
+    except ScheduleError:
+        undo_to(sch, before)
+        return False
+
+
 def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bool = True) -> int:
     """How often the innermost statement below `stmt` runs, loops inside blocks included.
 

@@ -203,3 +203,40 @@ def test_plain_loops_get_vectors_and_threads():
     assert kinds == {ForKind.PARALLEL, ForKind.SERIAL, ForKind.VECTORIZED}
     spaces = SpaceGenerator(default_modules(TARGET)).generate(plain)
     assert spaces and all("sch.enclose" in trace.as_python() for trace in spaces)
+
+
+STEPS = """
+@T.prim_func
+def main(P: T.Buffer((8, 500), "float32"), G: T.Buffer((8, 500), "float32"),
+         M: T.Buffer((8, 500), "float32"), Q: T.Buffer((8, 500), "float32")):
+    for i, j in T.grid(8, 500):
+        with T.block("m"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            M[vi, vj] = M[vi, vj] * T.float32(0.5) + G[vi, vj]
+    for i, j in T.grid(8, {columns}):
+        with T.block("p"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            {step}
+    for i, j in T.grid(8, 500):
+        with T.block("q"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Q[vi, vj] = T.sqrt(T.abs({last}))
+"""
+
+
+@pytest.mark.parametrize(("step", "last", "columns", "nests"), [
+    ("P[vi, vj] = P[vi, vj] - M[vi, vj]", "P[vi, vj]", 500, 1),
+    ("P[vi, vj] = P[vi, vj] - M[vi, vj]", "Q[vi, vj]", 500, 2),  # no buffer is shared
+    ("P[vi, vj] = M[vi, 499 - vj]", "P[vi, vj]", 500, 2),  # of other columns
+    ("M[vi, vj] = M[vi, vj] - G[vi, vj]", "M[vi, vj]", 484, 3),  # fewer vectors
+    ("P[vi, vj] = T.if_then_else(vj == 0, M[vi, 0], P[vi, vj - 1] + M[vi, vj])", "P[vi, vj]",
+     500, 3),
+])  # fmt: skip
+def test_default_schedule_merges_steps_on_the_same_elements(step, last, columns, nests):
+    """A step of an optimiser updates several arrays: the loads of the second find registers."""
+    func = parse(STEPS.format(step=step, last=last, columns=columns))
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    loops = [s for s in walk_stmts(sch.func.body) if getattr(s, "kind", None) is ForKind.PARALLEL]
+    assert len(loops) == nests
+    check_numbers(func, sch.mod, compiled=True)
