@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched import Schedule, build
-from metasched.ir.expr import Max, Min
+from metasched.ir.expr import Max, Min, Select
+from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, IfThenElse
 from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.lower.pipeline import lower
@@ -120,3 +121,77 @@ def test_a_padded_tile_gathers_in_its_last_vectors_alone():
     build(sch.mod)(x, y)
     expected = np.lib.stride_tricks.sliding_window_view(x, 12, 1).sum(-1)
     assert np.allclose(y, expected, atol=1e-4)
+
+
+CHOICE = """
+@T.prim_func
+def main(A: T.Buffer((20, 26), "float32"), B: T.Buffer((20, 26), "float32")):
+    for i in T.{outer}(5):
+        for j in T.{inner}({extent}):
+            for k in T.{kind}(4):
+                with T.block("b"):
+                    vi = T.axis.spatial(20, i * 4 + k)
+                    vj = T.axis.opaque(26, j)
+                    T.reads(A[0:20, 0:26], B[0:20, 0:26])
+                    T.writes(B[vi, vj])
+                    B[vi, vj] = {value}
+"""
+
+
+def _choice(value: str, kind: str = "unroll", inner: str = "serial", extent: int = 25,
+            outer: str = "serial") -> str:  # fmt: skip
+    return CHOICE.format(value=value, kind=kind, inner=inner, extent=extent, outer=outer)
+
+
+def _pieces(text: str) -> list[tuple[int, bool]]:
+    """The extent of each innermost serial loop, and whether a choice remains in it."""
+    found = []
+    for loop in walk_stmts(lower(parse(text), NATIVE).body):
+        if isinstance(loop, For) and loop.kind is ForKind.SERIAL:
+            below = [s for s in walk_stmts(loop.body) if isinstance(s, For)]
+            if all(s.kind is not ForKind.SERIAL for s in below):
+                exprs = [n for s in walk_stmts(loop) for e in s.exprs for n in walk_exprs(e)]
+                choices = any(isinstance(n, Select | Call) for n in exprs)
+                found.append((loop.extent.value, choices))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "pieces"),
+    [
+        ("T.if_then_else(vj == 0, A[vi, 0], B[vi, vj - 1] * A[vi, vj])", [(1, True), (24, False)]),
+        ("T.if_then_else(vj != 24, A[vi, vj + 1], A[vi, 0])", [(24, False), (1, True)]),
+        ("T.if_then_else(vj >= 1 and vj < 24, A[vi, vj + 1], A[vi, vj])",
+         [(1, True), (23, False), (1, True)]),
+        ("T.Select(vj * 2 > 9, A[vi, vj], A[vi, 0])", [(5, True), (20, False)]),
+        ("T.Select(3 <= vj, A[vi, vj], A[vi, 0])", [(3, True), (22, False)]),
+        ("T.if_then_else(vj == 12, A[vi, vj], A[vi, 0])", [(25, True)]),
+        ("T.if_then_else(vj == vi, A[vi, vj], A[vi, 0])", [(25, True)]),
+        ("T.if_then_else(A[vi, vj] > T.float32(0), A[vi, vj], A[vi, 0])", [(25, True)]),
+    ],
+)  # fmt: skip
+def test_the_loop_is_cut_where_a_choice_changes(value, pieces):
+    assert _pieces(_choice(value)) == pieces
+    agree(_choice(value), integers((20, 26)), integers((20, 26), seed=1))
+
+
+def test_choices_of_outer_and_parallel_loops_stay():
+    value = "T.if_then_else(vi < 4, A[vi, vj], A[vi, 0])"
+    assert _pieces(_choice(value)) == [(25, True)]
+    both = "T.if_then_else(vj == 0, A[vi, vj], A[vi, 0])"
+    assert _pieces(_choice(both, inner="parallel")) == [(5, True)]
+    agree(_choice(both, outer="parallel"), integers((20, 26)), integers((20, 26), seed=1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    a=st.integers(-3, 3), b=st.integers(-40, 40),
+    order=st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
+    also=st.sampled_from(["", " and vj > 2", " or vj > 20", " and vi + vj < 30"]),
+    word=st.sampled_from(["Select", "if_then_else"]), extent=st.integers(1, 25),
+    kind=st.sampled_from(["unroll", "vectorized", "serial"]),
+)  # fmt: skip
+def test_choices_are_the_same(a, b, order, also, word, extent, kind):
+    value = f"T.{word}(vj * {a} {order} {b}{also}, A[vi, vj], A[vi, vj + 1] + T.float32(1))"
+    text = _choice(value, kind, extent=extent)
+    agree(text, integers((20, 26)), integers((20, 26), seed=1))

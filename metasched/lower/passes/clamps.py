@@ -9,7 +9,12 @@ becomes
         else: for l in vectorized(16): B[16 * i + l] = A[min(16 * i + l, 90)]
 
 Lanes of a clamped index are gathered one by one, but most vectors of an image or a padded tile
-touch no border. `hoist_guards` then cuts the loop where the test fails.
+touch no border. `hoist_guards` then cuts the loop where the test fails. So it does for choices:
+
+    for j in 8: B[j] = if_then_else(j == 0, A[0], B[j - 1] + A[j])
+    ->  B[0] = A[0]; for j in 7: B[j + 1] = B[j] + A[j + 1]
+
+The rest of the loop has no branch, and keeps the last result in a register.
 """
 
 from __future__ import annotations
@@ -23,10 +28,24 @@ from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import GE, GT, LE, LT, Expr, Max, Min, Var, as_int, compare
+from metasched.ir.expr import (
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    Compare,
+    Expr,
+    Max,
+    Min,
+    Select,
+    Var,
+    as_int,
+    compare,
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import For, ForKind, IfThenElse, Stmt, evolve
+from metasched.ir.stmt import AttrStmt, For, ForKind, IfThenElse, Stmt, While, evolve
 from metasched.ir.visit import (
     bound_vars,
     free_vars,
@@ -38,6 +57,7 @@ from metasched.ir.visit import (
 )
 from metasched.lower.passes.guards import MAX_COPIED, all_of, sum_of
 
+_STRAIGHT = (ForKind.UNROLLED, ForKind.VECTORIZED)
 Inside = Mapping[Var, int | None]
 """The variables that are bound within a loop; the extent of each loop, None for other variables."""
 
@@ -64,7 +84,10 @@ class _Versions:
             stmt = stmt.rebuild(stmts, stmt.exprs)
         if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.PARALLEL):
             return stmt
-        plain = _Plain(stmt.var, self.clamped)
+        inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For | AttrStmt | While)]
+        extent = as_int(stmt.extent) if stmt.kind is ForKind.SERIAL else None
+        innermost = all(getattr(s, "kind", ForKind.SERIAL) in _STRAIGHT for s in inner)
+        plain = _Plain(stmt.var, extent if innermost else None, self.clamped)
         body = plain.statement(stmt.body, {}, None)
         if not plain.tests or sum(1 for _ in walk_stmts(stmt.body)) > MAX_COPIED:
             return stmt
@@ -80,11 +103,13 @@ class _Plain:
 
     Attributes:
         loop: the variable of the loop.
+        extent: the number of iterations, if choices are decided.
         clamped: statements that stay as they are.
         tests: sums; the plain version is the same as the body where no sum is positive.
     """
 
     loop: Var
+    extent: int | None
     clamped: list[Stmt]
     tests: list[Linear] = field(default_factory=list)
 
@@ -102,18 +127,65 @@ class _Plain:
             lane = stmt.var
         stmts = [self.statement(s, within, lane) for s in stmt.stmts]
         exprs = list(stmt.exprs)
-        if lane is not None:
-            along = lane
-            exprs = [
-                transform_expr(e, lambda n: self._unclamped(n, inside, along), {}) for e in exprs
-            ]
+        if lane is not None or self.extent is not None:
+            exprs = [transform_expr(e, lambda n: self._plain(n, inside, lane), {}) for e in exprs]
         pairs = zip((*stmts, *exprs), (*stmt.stmts, *stmt.exprs), strict=True)
         return stmt if all(a is b for a, b in pairs) else stmt.rebuild(stmts, exprs)
 
-    def _unclamped(self, node: Expr, inside: Inside, lane: Var) -> Expr | None:
+    def _plain(self, node: Expr, inside: Inside, lane: Var | None) -> Expr | None:
+        if isinstance(node, (Min, Max)) and lane is not None:
+            return self._unclamped(node, inside, lane)
+        chooses = isinstance(node, Select) or (
+            isinstance(node, Call) and node.op.name == "if_then_else"
+        )
+        if not chooses or self.extent is None:
+            return None
+        condition, yes, no = node.children
+        parts = [(part, self._decided(part, inside)) for part in conjuncts(condition)]
+        if any(known is False for _, known in parts):
+            return no
+        left = [part for part, known in parts if known is None]
+        return yes if not left else node.rebuild((all_of(left), yes, no))
+
+    def _decided(self, part: Expr, inside: Inside) -> bool | None:
+        """The value of a comparison in most iterations, which becomes a test; None if unknown."""
+        if not isinstance(part, Compare) or part.a.dtype is not INT64 or _is_data(part):
+            return None
+        form = linear_address(part.a).plus(linear_address(part.b), -1)
+        form = form.scaled(-1) if isinstance(part, (GT, GE)) else form
+        below, above = form.shifted(1), form.scaled(-1).shifted(1)  # a < b, a > b
+        ways = [(below, isinstance(part, NE)), (above, isinstance(part, NE))]
+        if isinstance(part, (LT, GT)):
+            ways = [(below, True), (form.scaled(-1), False)]
+        elif isinstance(part, (LE, GE)):
+            ways = [(form, True), (above, False)]
+        found = [(_most(test, inside), value) for test, value in ways]
+        counted = [(self._count(t), n, v) for n, (t, v) in enumerate(found) if t is not None]
+        count, at, value = max(counted, default=(0, 0, False))
+        test = found[at][0]
+        if count <= (self.extent or 0) // 2 or test is None:
+            return None
+        self._require(test)
+        return value
+
+    def _count(self, test: Linear) -> int:
+        """The iterations in which a sum of the loop's variable alone is not positive; 0 for other
+        sums."""
+        if test.terms.keys() != {self.loop}:
+            return 0
+        factor, extent = test.terms[self.loop], self.extent or 0
+        first = -(-test.const // -factor) if factor < 0 else 0
+        last = -test.const // factor if factor > 0 else extent - 1
+        return max(0, min(last, extent - 1) - max(first, 0) + 1)
+
+    def _require(self, test: Linear) -> None:
+        if not any(t.terms == test.terms and t.const >= test.const for t in self.tests):
+            self.tests.append(test)
+
+    def _unclamped(self, node: Min | Max, inside: Inside, lane: Var) -> Expr | None:
         """The side of a minimum or maximum that moves with the lanes, if a test of the loop's
         variable says that it is the result."""
-        if not isinstance(node, (Min, Max)) or node.dtype is not INT64 or _is_data(node):
+        if node.dtype is not INT64 or _is_data(node):
             return None
         moving = [side for side in (node.a, node.b) if lane in free_vars(side)]
         if len(moving) != 1:
@@ -124,8 +196,7 @@ class _Plain:
         most = _most(form, inside)
         if most is None or self.loop not in frozenset().union(*map(free_vars, most.terms)):
             return None
-        if not any(t.terms == most.terms and t.const >= most.const for t in self.tests):
-            self.tests.append(most)
+        self._require(most)
         return moving[0]
 
     def unguarded(self, stmt: Stmt, inside: Inside) -> Stmt:
