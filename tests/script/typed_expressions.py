@@ -3,7 +3,8 @@
 Integers of all widths and signs mix, and so do floating-point numbers; an integer becomes a
 floating-point number by a cast only. Both readings leave the same bits, or the script is refused.
 A statement is left out where Python itself raises, and where both sides of a choice differ in type,
-for a script converts both to one type.
+for a script converts both to one type. No unsigned number is shifted by a signed count: a script
+keeps its type, where NumPy widens it.
 
     python -m tests.script.typed_expressions --cases 20000
 """
@@ -62,7 +63,8 @@ class Writer:
         by = pick(("3", "-4", "7", "(abs(b[i]) + 9)"))
         forms = (
             *(f"(@i {op} @i)" for op in ("+", "-", "*", "&", "|", "^")), f"(@i // {by})",
-            f"(@i % {by})", "(@i << (u[i] & 3))", "(@i >> (c[i] & 7))", "(@i << 2)", "(@i >> i)",
+            f"(@i % {by})", "(@i << (u[i] & 3))", "(@i << 2)", "(@i >> (u[i] & 7))",
+            "(T.int32(@i) >> (c[i] & 7))", "(T.int64(@i) >> i)",
             "(-@i)", "(~@i)", "min(@i, @i)", "max(@i, 3)", "abs(@i)", "(@i ** 2)",
             f"T.{pick(tuple(INTEGERS.values()))}(@i)",
         )  # fmt: skip
