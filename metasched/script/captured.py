@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from metasched.script.evaluate import Evaluator
 
 
+_CACHED = type(functools.cache(repr))
 _REGIONS = (BufferRegion, Section)
 _CONVERSIONS: dict[int, Callable[[Any], Any]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
 
@@ -199,6 +201,8 @@ class UserCode(Stored):
     def call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not callable(fn):
             return super().call(fn, args, kwargs)
+        if isinstance(fn, _CACHED) and any(isinstance(a, Expr) for a in (*args, *kwargs.values())):
+            fn = fn.__wrapped__  # an expression is no key of the cache, see `ir.operators`
         found = _run(f"{called(fn)}(...)", fn, *args, **kwargs)
         return self.value(found, called(fn))
 

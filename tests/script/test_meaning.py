@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 import re
@@ -298,6 +299,22 @@ def test_an_expression_is_no_key(value):
     with pytest.raises(ParseError, match="it is no key of a dict, a set or a cached function"):
         T.prim_func(outside["f"])
     assert Var.__hash__ is IntImm.__hash__ is object.__hash__
+
+
+def test_a_cached_function_takes_expressions():
+    @functools.lru_cache
+    def weighted(x, by=2):
+        return x * by + 1
+
+    @T.prim_func
+    def f(A: T.Buffer((4,), "int32")):
+        for i in range(4):
+            A[i] = weighted(i) + weighted(3, by=A[i]) + weighted(7)
+
+    found = np.arange(4, dtype=np.int32)
+    run(f, found)
+    assert found.tolist() == [17, 22, 27, 32]
+    assert weighted.cache_info().currsize == 1  # of the number
 
 
 def test_constants_of_shapes_are_numbers_in_functions_that_a_script_calls():
