@@ -117,7 +117,7 @@ def test_damaged_records(folder, tmp_path, quiet):
 
 
 def test_damaged_records_are_named_or_unchanged(folder, tmp_path):
-    """No fault in a record with a checksum gives a silently different record."""
+    """No fault in a record, its workload or its target gives a silently different record."""
 
     def contents(path):
         with Store(path, read_only=True) as store:
@@ -136,6 +136,13 @@ def test_damaged_records_are_named_or_unchanged(folder, tmp_path):
                 data["checksumx"] = data.pop("checksum")
             text = json.dumps(data) if seed == 0 else damaged_text(data, rng)
             connection.execute("UPDATE records SET body = ? WHERE id = 1", (text,))
+            if seed >= 60:
+                table, column = rng.choice((("workloads", "script"), ("targets", "json")))
+                (given,) = connection.execute(f"SELECT {column} FROM {table}").fetchone()
+                at = rng.randrange(len(given))
+                text = given[:at] + rng.choice(" x0") + given[at + rng.choice((0, 1)) :]
+                connection.execute("UPDATE records SET body = ? WHERE id = 1", (body,))
+                connection.execute(f"UPDATE {table} SET {column} = ?", (text,))
         connection.close()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

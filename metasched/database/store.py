@@ -46,12 +46,20 @@ _SELECT = """SELECT records.id, records.candidate, records.status, records.media
     FROM records JOIN workloads ON workloads.hash = records.workload
     JOIN targets ON targets.key = records.target"""
 _ELSEWHERE = ("workload_hash", "workload", "workload_name", "target")
-CHECKSUM = "checksum"  # the key of a record's checksum in its body
+CHECKSUM = "checksum"  # the key of a record's checksum in its body: of the body, and of its row
+SHARED = "shared"  # the key of the checksums of the rows of its workload and of its target
 
 
-def _checksum(body: dict[str, Any], row: Sequence[Any]) -> str:
-    """The checksum of a record's body, workload, target, candidate, status and median."""
-    return hashlib.blake2b(json.dumps([*row, body]).encode(), digest_size=8).hexdigest()
+def _checksum(*values: Any) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
+
+
+def _kept_sum(body: Any, place: int) -> str | None:
+    """The checksum in a record's body of the row of its workload (0) or of its target (1)."""
+    try:
+        return str(read_json(body)[SHARED][place])
+    except (TypeError, ValueError, LookupError):
+        return None  # of an early version, or damaged, which is said when the record is read
 
 
 class Store:
@@ -83,7 +91,7 @@ class Store:
         self._memory = str(path) == ":memory:"
         self._read_only = read_only
         self._timeout = timeout
-        self._known: set[tuple[str, str]] = set()
+        self._known: dict[tuple[str, str], list[str]] = {}
         self._named: set[str] = set()
         self._connection = self._open()
 
@@ -115,7 +123,7 @@ class Store:
     def _insert(self, cursor: sqlite3.Cursor, record: Record) -> None:
         target = record.target_value
         pair = (record.workload_hash, target.key)
-        if pair not in self._known:
+        if (shared := self._known.get(pair)) is None:
             cursor.execute(
                 "INSERT OR IGNORE INTO workloads VALUES (?, ?, ?)",
                 (record.workload_hash, record.workload, record.workload_name),
@@ -124,16 +132,19 @@ class Store:
                 "INSERT OR IGNORE INTO targets VALUES (?, ?)",
                 (target.key, json.dumps(target.to_json())),
             )
+            rows = "SELECT script, name, json FROM workloads, targets WHERE hash = ? AND key = ?"
+            script, name, machine = cursor.execute(rows, pair).fetchone()
+            shared = self._known[pair] = [_checksum(script, name), _checksum(machine)]
         body = record.model_dump(mode="json", exclude=set(_ELSEWHERE))
         median = record.seconds if record.ok else None
         row = (*pair, record.candidate_key, record.status.value, median)
-        body[CHECKSUM] = _checksum(body, row)
+        body[SHARED] = shared
+        body[CHECKSUM] = _checksum(*row, body)
         cursor.execute(
             "INSERT INTO records (workload, target, candidate, status, median, body) "
             "VALUES (?, ?, ?, ?, ?, ?)",
             (*row, json.dumps(body)),
         )
-        self._known.add(pair)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -174,22 +185,29 @@ class Store:
 
     def workloads(self) -> dict[str, str]:
         """Script by hash of every workload with a record."""
-        found = dict(self._query("SELECT hash, script FROM workloads", ()))
-        whole = {key: text for key, text in found.items() if isinstance(text, str)}
-        for key in found.keys() - whole.keys():
-            self._leave_out(f"workload {clipped(str(key))}", "its script is no text")
+        whole: dict[str, str] = {}
+        some = "(SELECT body FROM records WHERE workload = hash LIMIT 1)"
+        for key, text, name, body in self._query(f"SELECT *, {some} FROM workloads", ()):
+            if not isinstance(text, str):
+                self._leave_out(f"workload {clipped(str(key))}", "its script is no text")
+            elif _kept_sum(body, 0) not in (None, _checksum(text, name)):
+                self._leave_out(f"workload {clipped(key)}", "its checksum is of another script")
+            else:
+                whole[key] = text
         return whole
 
     def targets(self, workload_hash: str) -> list[Target]:
         """The targets for which this workload has a correct record."""
         rows = self._query(
-            "SELECT DISTINCT targets.json FROM targets JOIN records ON key = target "
-            "WHERE workload = ? AND median IS NOT NULL",
+            "SELECT targets.json, min(body) FROM targets JOIN records ON key = target "
+            "WHERE workload = ? AND median IS NOT NULL GROUP BY key",
             (workload_hash,),
         )
         found = []
-        for (text,) in rows:
+        for text, body in rows:
             try:
+                if _kept_sum(body, 1) not in (None, _checksum(text)):
+                    raise ValueError("its checksum is of another target")
                 stored = read_json(text)
                 if not self._is_of_unknown_kind(stored):
                     found.append(Target.of(stored))
@@ -227,8 +245,11 @@ class Store:
                     unknown = data.keys() - Record.model_fields.keys()
                     if unknown:  # records of the first versions have neither
                         raise ValueError(f"no checksum, and an unknown key {min(unknown)!r}")
-                elif checksum != _checksum(data, row):
+                elif checksum != _checksum(*row, data):
                     raise ValueError("its checksum is of other data")
+                now = [_checksum(script, name), _checksum(target)]
+                if data.pop(SHARED, now) != now:
+                    raise ValueError("its workload or its target is not what it was stored with")
                 data.update(workload_hash=key, workload=script, workload_name=name or "")
                 data["target"] = read_json(target)
                 if self._is_of_unknown_kind(data["target"]):
