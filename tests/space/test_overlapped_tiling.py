@@ -203,3 +203,39 @@ def test_candidates_with_a_window_compute_the_same(height):
                 np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-4)
                 drawn += 1
     assert drawn >= 6
+
+
+TWO = """
+@T.prim_func
+def tensor(X: T.Buffer((50, 52), "float32"), Y: T.Buffer((48, 50), "float32")):
+    A = T.alloc_buffer((50, 50), "float32")
+    B = T.alloc_buffer((50, 50), "float32")
+    C = T.alloc_buffer((50, 50), "float32")
+    for i, j in T.grid(50, 50):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = {first}
+    for i, j in T.grid(50, 50):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * A[vi, vj]
+    for i, j in T.grid(50, 50):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] * X[vi, vj]
+    for i, j in T.grid(48, 50):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = B[vi, vj] + B[vi + 2, vj] - C[vi, vj] * C[vi + 2, vj]
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "kept"),
+    [("X[vi, vj] - X[vi, vj + 2]", True), ("X[vi, vj] * T.float32(2)", False)],
+)
+def test_a_stage_of_several_loads_is_not_computed_for_each_consumer(first, kept):
+    found, _ = offered(parse(TWO.format(first=first)))
+    for tiled in found[:-1]:
+        names = [r.block.name for r in tiled.state.index.blocks.values()]
+        assert ("A" in names) == kept and {"B", "C"} <= set(names)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
+from metasched.analysis.access import accesses
 from metasched.analysis.block import TILED, is_output, is_spatial_only
 from metasched.analysis.scope import Child, Scope, undetermined_iters
 from metasched.errors import ScheduleError
@@ -228,9 +229,13 @@ def _plain(child: Child) -> bool:
 
 
 def _is_reused(scope: Scope, stage: Child) -> bool:
-    """Whether several instances of a consumer read one element of a stage."""
-    buffer = stage.block.writes[0].buffer
-    return any(_reads_again(c.block, buffer) for c in scope.consumers(stage.token))
+    """Whether several instances of a consumer read one element of a stage, or several consumers an
+    element that combines loads."""
+    buffer, consumers = stage.block.writes[0].buffer, scope.consumers(stage.token)
+    combines = sum(not a.is_write for a in accesses(stage.block)) > 1
+    return (len(consumers) > 1 and combines) or any(
+        _reads_again(c.block, buffer) for c in consumers
+    )
 
 
 def _reads_again(consumer: Block, buffer: Buffer) -> bool:
