@@ -84,6 +84,8 @@ class Player:
         return value % below if below > 0 else 0
 
     def pick(self, items: Sequence[Any]) -> Any:
+        if not items:  # no block yet: the program is plain loops
+            raise _Nothing
         return items[self.number(len(items))]
 
     # -- what there is -----------------------------------------------------------------------------
