@@ -104,8 +104,10 @@ class StoreReader(Reader):
         found = self.typed(node, value, dtype)
         if found.dtype is dtype:
             return found
-        if isinstance(found, FloatImm) and _holds(dtype, found.value):
-            return FloatImm(dtype, found.value)
+        if isinstance(found, FloatImm):
+            number = _rounded(found.dtype, found.value)
+            if number is not None and _rounded(dtype, number) == number:
+                return FloatImm(dtype, number)
         if found.dtype.scalar is dtype.scalar and found.dtype.lanes == 1:
             return Broadcast(found, dtype.lanes)
         lanes = found.dtype.lanes
@@ -161,9 +163,9 @@ def _through_copy(axes: Sequence[Axis], into: BufferLoad, value: Expr) -> Stmt:
     return Allocate(copy, seq([_loops(axes, fill), _loops(again, write)]))
 
 
-def _holds(dtype: DType, value: float) -> bool:
-    """Whether a floating-point type represents the number exactly."""
+def _rounded(dtype: DType, value: float) -> float | None:
+    """The number that a floating-point type represents; None for another type, and for vectors."""
     if not dtype.is_float or dtype.lanes > 1:
-        return False
+        return None
     with np.errstate(over="ignore"):
-        return float(np.asarray(value).astype(dtype.numpy)) == value
+        return float(np.asarray(value).astype(dtype.numpy))

@@ -301,6 +301,21 @@ def test_an_expression_is_no_key(value):
     assert Var.__hash__ is IntImm.__hash__ is object.__hash__
 
 
+def test_a_constant_has_the_precision_of_its_own_type():
+    agree(
+        """
+        @T.prim_func
+        def f(O: T.Buffer((4,), "float64"), H: T.Buffer((1,), "float16")):
+            O[0] = T.float32(0.1)
+            O[1] = T.float32(1e300)
+            O[2] = T.float16(0.1)
+            O[3] = T.float32(0.5)
+            H[0] = T.float32(0.5)
+        """,
+        np.zeros(4), np.zeros(1, np.float16),
+    )  # fmt: skip
+
+
 def test_a_cached_function_takes_expressions():
     @functools.lru_cache
     def weighted(x, by=2):
