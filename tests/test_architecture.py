@@ -69,7 +69,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 2835, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        4500,
+        4530,
         "types signature values known_memory module emit runs arithmetic interleaved memory tiles "
         "intrinsics vectormath.* branch ops fold division clamped_cast expressions barrier "
         "parallel team transpose scan loops statements parameters function elf compile openmp "

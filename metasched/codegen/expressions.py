@@ -10,7 +10,7 @@ from metasched.codegen.branch import choose
 from metasched.codegen.clamped_cast import clamped_cast
 from metasched.codegen.division import divide_by_one, divides_by_one
 from metasched.codegen.emit import Emitter
-from metasched.codegen.memory import lane_offsets, load
+from metasched.codegen.memory import lane_offsets, load, load_halves
 from metasched.codegen.ops import OP_RULES, touches_memory
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val, literal
@@ -85,8 +85,8 @@ def _not(e: Emitter, node: Not) -> Val:
 
 
 def _cast(e: Emitter, node: Cast) -> Val:
-    clamped = clamped_cast(e, node)
-    return convert(e, e.value(node.value), node.dtype.scalar) if clamped is None else clamped
+    value = clamped_cast(e, node) or load_halves(e, node)
+    return convert(e, e.value(node.value), node.dtype.scalar) if value is None else value
 
 
 def _select(e: Emitter, node: ir.Select) -> Val:

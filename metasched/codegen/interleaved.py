@@ -5,8 +5,8 @@
 The lanes of both loads are picked from A[0:8] and A[8:16]. Loads share vectors if their addresses
 differ by a constant and all of them are executed. Outside of the elements between the first and the
 last lane of these loads no memory is read. A load under a condition that reads between them needs
-no mask. Stores that together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one
-contiguous store.
+no mask. Pairs of integers that are widened are loaded as integers of twice the bits. Stores that
+together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one contiguous store.
 """
 
 from __future__ import annotations

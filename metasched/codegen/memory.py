@@ -17,9 +17,9 @@ from metasched.codegen.runs import lane_numbers, runs_of, spread, within_lanes
 from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import BOOL, FLOAT32, INT64, DType
-from metasched.ir.expr import NE, Add, Expr, Mul
+from metasched.ir.expr import NE, Add, Cast, Expr, Mul
 from metasched.ir.op import Ramp
 from metasched.ir.stmt import BufferStore
 
@@ -288,6 +288,37 @@ def _load_apart(e: Emitter, dtype: DType, where: Place) -> Val:
         part = picked_apart(e, vector, width, stride, (before, more))
         found.append(from_memory(e, part))
     return e.joined(found)
+
+
+def load_halves(e: Emitter, node: Cast) -> Val | None:
+    """A cast to wider integers of lanes two elements apart: pairs of elements as integers of twice
+    the bits, of which one half is kept. None for other casts."""
+    inner = node.value
+    if not isinstance(inner, BufferLoad) or e.mask is not None or inner.predicate is not None:
+        return None
+    narrow, dtype, bits = inner.dtype, node.dtype.scalar, inner.dtype.bits
+    integers = narrow.is_int and dtype.is_int and dtype.bits >= 2 * bits
+    if e.lane is None or len(inner.indices) != 1 or not integers:
+        return None
+    where = place_of(e, inner.buffer, inner.indices[0])
+    if where.indices is not None or where.stride != 2 or where.lanes == 1 or not any(where.around):
+        return None
+    high = where.around[1] == 0  # the other half comes before ours
+    e.known_memory.touched(inner.buffer.data, written=False)
+    pair = DType(f"{narrow.kind}{2 * bits}")
+    start = _offset(e, where.origin or where.pointer, narrow, None, where.offset - high)
+    kind, n = memory_type(pair, where.lanes), where.lanes
+    value = e.inline(f"load {kind}, ptr {start.text}, align {narrow.bytes}", pair, n)
+    by = literal(bits, pair, n)
+    if narrow.kind == "int" and not high:
+        value = e.inline(f"shl {kind} {value.text}, {by.text}", pair, n)
+    if narrow.kind == "int" or high:
+        shift = "ashr" if narrow.kind == "int" else "lshr"
+        value = e.inline(f"{shift} {kind} {value.text}, {by.text}", pair, n)
+    else:
+        ones = literal((1 << bits) - 1, pair, n)
+        value = e.inline(f"and {kind} {value.text}, {ones.text}", pair, n)
+    return convert(e, value, dtype)
 
 
 def _reversed(e: Emitter, value: Val) -> Val:

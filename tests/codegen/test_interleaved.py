@@ -162,3 +162,43 @@ def test_a_load_between_certain_loads_needs_no_mask(dtype, body, masked):
     compiled = agree(source, a, np.ones(1, "int32"), np.zeros(40, dtype))
     kernel = compiled.llvm_ir[: compiled.llvm_ir.index("@kernel_repeat")]
     assert ("masked.load" in kernel or "gather" in kernel) == masked
+
+
+HALVES = """
+@T.prim_func
+def main(A: T.Buffer((5, 98), "{source}"), B: T.Buffer((5, 48), "{into}")):
+    for i in range(5):
+        for j in T.vectorized(48):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = {value}
+"""
+
+
+def halves(value: str, source: str, into: str) -> str:
+    return HALVES.format(value=value.replace("INTO", into), source=source, into=into)
+
+
+@pytest.mark.parametrize("source", ["uint8", "int8", "uint16", "int16"])
+@pytest.mark.parametrize("into", ["int16", "uint16", "int32", "uint64"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_pairs_are_widened_in_place(source, into, first):
+    """The largest and smallest numbers, and both signs, in both halves."""
+    numbers = np.iinfo(source)
+    a = np.random.default_rng(0).integers(numbers.min, numbers.max, (5, 98), source, endpoint=True)
+    two = f'T.cast(A[vi, vj * 2 + {first}], "INTO") * T.cast(3, "INTO")'
+    two += f' + T.cast(A[vi, vj * 2 + {1 - first}], "INTO")'
+    agree(halves(two, source, into), a, np.zeros((5, 48), into))
+    alone = f'T.cast(A[vi, vj * 2 + {first}], "INTO")'
+    agree(halves(alone, source, into), a, np.zeros((5, 48), into))
+    chosen = f'T.if_then_else(vj < 20, {alone}, T.cast(7, "INTO"))'
+    agree(halves(chosen, source, into), a, np.zeros((5, 48), into))
+
+
+def test_pairs_of_bytes_are_loaded_as_words():
+    two = 'T.cast(A[vi, vj * 2], "INTO") + T.cast(A[vi, vj * 2 + 1], "INTO")'
+    text = build(halves(two, "uint8", "uint16")).llvm_ir
+    assert re.search(r"load <\d+ x i16>", text) and not re.search(r"load <\d+ x i8>", text)
+    alone = halves('T.cast(A[vi, vj * 2], "INTO")', "uint8", "uint16")
+    text = build(alone).llvm_ir  # the element behind the last is not read
+    assert re.search(r"load <\d+ x i8>", text) and not re.search(r"load <\d+ x i16>", text)
