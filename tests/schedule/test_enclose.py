@@ -95,9 +95,10 @@ def test_blocks_can_be_scheduled() -> None:
     check_transform(loops, sch)
 
 
-def test_jumps_and_loops_without_a_count_stay() -> None:
+def test_jumps_stay_and_a_while_is_one_block() -> None:
     sch = Schedule(jumps)
-    assert names(sch, sch.enclose("root")) == ["B", "n"]
+    assert names(sch, sch.enclose("root")) == ["B", "n", "n_1"]
+    assert "break" in sch.script()
     check_numbers(jumps, sch.mod, compiled=True)
 
 
@@ -134,3 +135,41 @@ def test_random_loops_over_time(part: int) -> None:
             loop = random.Random(seed).choice(sch.get_loops(block))
             sch.split(loop, [None, 2])
         check_numbers(func, sch.mod, compiled=True)
+
+
+@T.prim_func
+def scalars(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6,), "int32")):
+    for i in range(6):
+        s = 0
+        for k in range(8):
+            s += A[i, k]
+        C[i] = s
+
+
+@T.prim_func
+def iterated(C: T.Buffer((6, 5), "int32")):
+    for i, j in T.grid(6, 5):
+        x = i
+        while x < 20:
+            x = x * 2 + j + 1
+        C[i, j] = x
+
+
+def test_a_scalar_between_loops_becomes_a_buffer_of_the_block() -> None:
+    sch = Schedule(scalars)
+    made = sch.enclose("root")
+    assert names(sch, made) == ["s", "s_1", "C"]
+    assert [b.name for b in sch.get(sch.get_block("root")).alloc_buffers] == ["s"]
+    i = sch.get_loops("s")[0]
+    sch.expand_buffer("s", 0, i)
+    sch.parallel(sch.fission(i)[1])
+    check_transform(scalars, sch)
+
+
+def test_a_while_with_its_scalars_stays_together() -> None:
+    sch = Schedule(iterated)
+    (made,) = sch.enclose("root")
+    assert [b.name for b in sch.get(made).alloc_buffers] == ["x"]
+    assert sch.get(sch.get_block("root")).alloc_buffers == ()
+    sch.parallel(sch.get_loops(made)[0])
+    check_transform(iterated, sch)

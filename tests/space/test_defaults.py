@@ -240,3 +240,25 @@ def test_default_schedule_merges_steps_on_the_same_elements(step, last, columns,
     loops = [s for s in walk_stmts(sch.func.body) if getattr(s, "kind", None) is ForKind.PARALLEL]
     assert len(loops) == nests
     check_numbers(func, sch.mod, compiled=True)
+
+
+def test_a_scalar_of_a_large_nest_is_kept_on_the_heap():
+    """The copies for all iterations would fill the stack, which limit_stack refuses."""
+
+    @T.prim_func
+    def product(A: T.Buffer((256, 16), "float32"), B: T.Buffer((16, 256), "float32"),
+                C: T.Buffer((256, 256), "float32")):  # fmt: skip
+        for i, j in T.grid(256, 256):
+            s = T.float32(0)
+            for k in range(16):
+                s += A[i, k] * B[k, j]
+            C[i, j] = s
+
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(product)
+    copied = [trace for trace in spaces if "expand_buffer" in trace.as_python()]
+    assert copied
+    for trace in copied:
+        sch = Schedule(product, seed=0)
+        trace.apply(sch)
+        assert 'scope="local"' not in sch.script()
+        check_numbers(product, sch.mod, compiled=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from metasched.analysis.closing import closed_body
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE
 from metasched.ir.stmt import (
+    Allocate,
     Block,
     BlockRealize,
     BufferStore,
@@ -15,6 +19,7 @@ from metasched.ir.stmt import (
     LetStmt,
     SeqStmt,
     Stmt,
+    While,
     evolve,
 )
 from metasched.ir.visit import transform, walk_stmts
@@ -23,18 +28,19 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
-_STRAIGHT = (BufferStore, IfThenElse, LetStmt, SeqStmt)
+_STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt, While)
 
 
 @primitive(of_block=ways.plain())
 def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """Put each statement that stands in `block` outside of blocks into a block of its own.
 
-    Loops stay where they are; a condition or a variable goes into the block with the stores below
-    it if no loop stands there. The iterators of the new blocks are the loops whose variables the
-    statements mention: spatial where different iterations are proved to write different elements,
-    otherwise opaque. Each new block has the name of a buffer that it writes. Statements that jump
-    or call foreign code stay as they are. Returns the new blocks.
+    Loops stay where they are; a condition, a variable or a `while` goes into the block with the
+    stores below it if no `for` stands there. The iterators of the new blocks are the loops whose
+    variables the statements mention: spatial where different iterations are proved to write
+    different elements, otherwise opaque. Each new block has the name of a buffer that it writes.
+    Memory of constant size that is allocated between loops becomes a buffer of `block`. Statements
+    that jump or call foreign code stay as they are. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -46,7 +52,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     made: dict[Stmt, Block] = {}
     for stmt in stores_outside(realize.block.body):
         try:
-            made[stmt] = declared(Block("", (), (), (), stmt))
+            made[stmt] = declared(_bare(stmt))
         except MetaschedError:  # pointers: no region is known
             continue
     if not made:
@@ -59,10 +65,14 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     blocks = dict(zip(made, named, strict=True))
 
     def enclosed(stmt: Stmt) -> Stmt | None:
-        return BlockRealize((), TRUE, blocks[stmt]) if stmt in blocks else None
+        if stmt in blocks:
+            return BlockRealize((), TRUE, blocks[stmt])
+        return stmt.body if isinstance(stmt, Allocate) and stmt.buffer in between else None
 
+    between = _allocated(realize.block.body, made)
     body = closed_body(transform(realize.block.body, enclosed))
-    state.commit(edit.replace(realize, evolve(realize, block=evolve(realize.block, body=body))))
+    new = evolve(realize.block, body=body, alloc_buffers=(*realize.block.alloc_buffers, *between))
+    state.commit(edit.replace(realize, evolve(realize, block=new)))
     return [state.new_block(one.token) for one in named]
 
 
@@ -73,9 +83,26 @@ def stores_outside(stmt: Stmt) -> list[Stmt]:
     below = list(walk_stmts(stmt))
     if not isinstance(stmt, SeqStmt) and all(isinstance(s, _STRAIGHT) for s in below):
         return [stmt] if any(isinstance(s, BufferStore) for s in below) else []
-    if not isinstance(stmt, (SeqStmt, For, IfThenElse, LetStmt)):
+    if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
         return []
     return [found for part in stmt.stmts for found in stores_outside(part)]
+
+
+def _bare(stmt: Stmt) -> Block:
+    """A block around a statement; memory allocated in the statement becomes the block's own."""
+    buffers = [s.buffer for s in walk_stmts(stmt) if isinstance(s, Allocate)]
+    inside = transform(stmt, lambda s: s.body if isinstance(s, Allocate) else None)
+    return Block("", (), (), (), inside, alloc_buffers=tuple(buffers))
+
+
+def _allocated(stmt: Stmt, made: Collection[Stmt]) -> list[Buffer]:
+    """The buffers of constant size that are allocated between loops, outside of all blocks."""
+    if stmt in made or isinstance(stmt, (BlockRealize, While)):
+        return []
+    found = [buffer for part in stmt.stmts for buffer in _allocated(part, made)]
+    if isinstance(stmt, Allocate) and not stmt.annotations:
+        found += [stmt.buffer] if stmt.buffer.constant_shape() is not None else []
+    return found
 
 
 def _named(state: State, blocks: list[Block]) -> list[Block]:

@@ -111,6 +111,8 @@ def _expand_buffers(sch: Schedule, child: Child) -> None:
                 if size <= MOST:
                     named = sch.get_block(other.block.name)
                     sch.expand_buffer(named, place, sch.get_loops(named)[depth])
+                    if region.buffer.scope != "global":  # the stack has no room for all copies
+                        sch.set_scope(named, place, "global")
 
 
 def _cut(sch: Schedule, block: BlockRV) -> None:
