@@ -397,6 +397,28 @@ def overwritten(rng: random.Random) -> str:
     return text
 
 
+def planes(rng: random.Random) -> str:
+    """Reductions into planes of one buffer, which read elements of the planes before them."""
+    n, m, count, dtype = rng.randint(1, 6), rng.randint(1, 5), rng.randint(2, 3), _int(rng)
+    text = _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'D: T.Buffer(({n},), "{dtype}")')
+    text += _lines(1, f'C = T.alloc_buffer(({count}, {n}), "{dtype}")')
+    at = rng.choice(["vi", "vi", f"{n - 1} - vi", f"vk % {n}"])
+    for plane in range(count):
+        old = f" * C[{rng.randrange(plane)}, {at}]" if plane else ""
+        kinds, loops = rng.choice([("SR", "i, k"), ("RS", "k, i")])
+        first = "vi, vk" if kinds == "SR" else "vk, vi"
+        text += _lines(1, f"for {loops} in T.grid({n if kinds == 'SR' else m}, "
+                       f"{m if kinds == 'SR' else n}):")  # fmt: skip
+        text += _lines(2, f'with T.block("C{plane}"):')
+        text += _lines(3, f'{first} = T.axis.remap("{kinds}", [{loops}])', "with T.init():")
+        text += _lines(4, f"C[{plane}, vi] = T.{dtype}({rng.randint(0, 2)})")
+        text += _lines(3, f"C[{plane}, vi] = C[{plane}, vi] + A[vi, vk]{old}")
+    text += _lines(1, f"for i in range({n}):") + _lines(2, 'with T.block("D"):')
+    value = " + ".join(f"C[{plane}, vi]" for plane in range(count))
+    text += _lines(3, f"vi = T.axis.spatial({n}, i)", f"D[vi] = {value}")
+    return text
+
+
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     sweeps: ("wavefront", "wavefront", "skew", "parallel", "unroll"),
     time_steps: ("enclose", "time_tiles", "time_tiles", "time_tiles", "delay", "merge"),
@@ -418,5 +440,6 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     ragged_products: ("cache_update", "cut_and_join", "ragged_tile", "ragged_tile", "fission"),
     overwritten: ("compute_inline", "compute_inline", "reverse_compute_at", "privatize_reduction"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
+    planes: ("compute_at", "compute_at", "reverse_compute_at", "rfactor", "reorder"),
 }
 """Each family with the operations of the machine that it is made for."""

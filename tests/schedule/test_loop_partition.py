@@ -248,3 +248,20 @@ def test_a_part_that_never_runs_declares_no_negative_extent() -> None:
     sch = Schedule(part_that_never_runs, check=False)
     sch.loop_partition(sch.get_loops("C")[0], [7, None])
     check_transform(part_that_never_runs, sch)
+
+
+@T.prim_func
+def in_planes(A: T.Buffer((4, 6), "int32"), C: T.Buffer((2, 4), "int32")):
+    for i, k in T.grid(4, 6):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[1, vi] = 0
+            C[1, vi] = C[1, vi] + A[vi, vk] * C[0, vi]
+
+
+def test_a_part_without_init_declares_other_elements_of_its_buffer_too() -> None:
+    sch = Schedule(in_planes)
+    sch.loop_partition(sch.get_loops("C")[1], [None, 1])
+    assert "T.reads(C[0:2, vi_2], A[vi_2, vk])" in sch.mod.script()
+    check_transform(in_planes, sch)

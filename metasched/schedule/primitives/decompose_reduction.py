@@ -6,6 +6,7 @@ from metasched.analysis.block import init_reads
 from metasched.analysis.sequence import used_before_init
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
+from metasched.arith.intset import union_regions
 from metasched.arith.itermap import why_no_box
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import BufferRegion
@@ -268,9 +269,12 @@ def _update_block(old: Block, name: str) -> Block:
 
 def without_init(block: Block) -> Block:
     """The block without its init; it declares that it reads its own output."""
-    written = {r.buffer for r in block.writes}
-    reads = (*block.writes, *(r for r in block.reads if r.buffer not in written))
-    return evolve(block, init=None, reads=reads)
+    reads = {r.buffer: r for r in block.writes}
+    for region in block.reads:
+        own = reads.get(region.buffer)  # other elements of the buffer may be read as well
+        box = region.region if own is None else union_regions(own.region, region.region)
+        reads[region.buffer] = BufferRegion(region.buffer, tuple(box))
+    return evolve(block, init=None, reads=tuple(reads.values()))
 
 
 def _region(region: BufferRegion, values: dict[Var, Expr]) -> BufferRegion:
