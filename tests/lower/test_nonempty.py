@@ -209,3 +209,25 @@ def test_an_assertion_of_the_user_stops_no_step():
     given = np.ones((3, 8), "float32"), np.zeros(3, "float32")
     run(sch.mod, *given)
     assert (given[1] == 8).all()
+
+
+@T.prim_func
+def delayed(var_A: T.handle, S: T.Buffer((3,), "float32")):
+    m = T.int32()
+    A = T.match_buffer(var_A, (3, m), "float32")
+    for i, k in T.grid(3, m):
+        with T.block("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + A[vi, vk]
+
+
+def test_a_delayed_reduction_begins_after_its_first_iteration():
+    sch = ms.Schedule(delayed)
+    sch.delay(sch.get_loops("sum")[1], before=1, after=1)
+    kernel = ms.build(sch)
+    for length in (1, 5):
+        assert kernel(np.ones((3, length), np.float32)).tolist() == [length] * 3
+    with pytest.raises(KernelError, match="sum has no result: the iterator vk has no value"):
+        kernel(np.ones((3, 0), np.float32))

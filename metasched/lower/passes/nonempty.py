@@ -14,7 +14,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import FALSE, LE, Expr, Var, compare, logical_or
+from metasched.ir.expr import FALSE, LE, Expr, Var, compare, logical_not, logical_or
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import AssertStmt, BlockRealize, For, IterVar, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, reads_memory, substitute
@@ -111,9 +111,15 @@ def _needed(
                 yield loop.extent >= 1, what
             elif positive.prove(loop.extent >= 1):
                 yield from ((v >= 1, what) for v in _by_name(free_vars(loop.extent) & symbols))
+    last = {n.var: n.min + n.extent - 1 for n in loops if n.var in first}
     for condition in conjuncts(realize.predicate):
         at_first = substitute(substitute(condition, first), first)
-        if not free_vars(condition).isdisjoint(first) and _is_fixed(at_first, symbols):
+        if free_vars(condition).isdisjoint(first) or not _is_fixed(at_first, symbols):
+            continue
+        if positive.prove(logical_not(at_first)):  # it excludes the first iterations, as of `delay`
+            at_first = substitute(substitute(condition, last), last)
+            fused = [item for item in realize.block.iter_vars if item.is_reduce]
+        if _is_fixed(at_first, symbols):
             yield at_first, f"no iteration meets {show_expr(condition)}"
     for item in fused:
         if _is_fixed(item.dom.extent, symbols):
