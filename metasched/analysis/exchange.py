@@ -58,12 +58,12 @@ def pushed_early(
 
 def _commute(a: Touch, b: Touch) -> bool:
     """Whether two accesses store updates of integers by the same commutative operation."""
-    kinds = [_operation(t.child.block) for t in (a, b) if t.child is not None and t.writes]
+    kinds = [integer_update(t.child.block) for t in (a, b) if t.child is not None and t.writes]
     return len(kinds) == 2 and kinds[0] is not None and kinds[0] is kinds[1]
 
 
 @fact
-def _operation(block: Block) -> type[Expr] | None:
+def integer_update(block: Block) -> type[Expr] | None:
     """The operation by which a block, all of whose effect is one store, updates an integer."""
     store = block.body
     if block.init is not None or not isinstance(store, BufferStore):

@@ -81,7 +81,7 @@ def test_each_statement_gets_a_block() -> None:
     assert names(sch, made) == ["S", "C", "S_1", "C_1"]
     kinds = [[v.kind for v in sch.get(block).iter_vars] for block in made]
     spatial, opaque = IterKind.SPATIAL, IterKind.OPAQUE
-    assert kinds == [[spatial], [spatial, spatial], [spatial, opaque], []]
+    assert kinds == [[spatial], [spatial, spatial], [spatial, opaque], []]  # S adds a variable x
     check_transform(loops, sch, "enclose")
 
 
@@ -159,6 +159,8 @@ def test_a_scalar_between_loops_becomes_a_buffer_of_the_block() -> None:
     sch = Schedule(scalars)
     made = sch.enclose("root")
     assert names(sch, made) == ["s", "s_1", "C"]
+    kinds = [v.kind for v in sch.get(made[1]).iter_vars]
+    assert kinds == [IterKind.OPAQUE, IterKind.REDUCE]  # each i sets s anew
     assert [b.name for b in sch.get(sch.get_block("root")).alloc_buffers] == ["s"]
     i = sch.get_loops("s")[0]
     sch.expand_buffer("s", 0, i)
@@ -173,3 +175,23 @@ def test_a_while_with_its_scalars_stays_together() -> None:
     assert sch.get(sch.get_block("root")).alloc_buffers == ()
     sch.parallel(sch.get_loops(made)[0])
     check_transform(iterated, sch)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "update", "kind"),
+    [
+        ("int32", "S[i] = S[i] + A[i, k]", "reduce"),
+        ("int32", "S[i] = T.max(A[i, k], S[i])", "reduce"),
+        ("int32", "S[i] = S[i] * 2 + A[i, k]", "opaque"),
+        ("int32", "S[i] = S[i] - S[0] * A[i, k]", "opaque"),
+        ("int32", "S[i] = A[i, k] - S[i]", "opaque"),
+        ("float32", "S[i] = S[i] + A[i, k]", "opaque"),
+    ],
+)
+def test_sums_of_integers_may_change_their_order(dtype: str, update: str, kind: str) -> None:
+    text = f'@T.prim_func\ndef f(A: T.Buffer((6, 8), "{dtype}"), S: T.Buffer((6,), "{dtype}")):\n'
+    func = parse(f"{text}    for i, k in T.grid(6, 8):\n        {update}\n")
+    sch = Schedule(func)
+    (made,) = sch.enclose("root")
+    assert sch.get(made).iter_vars[1].kind.value == kind
+    check_numbers(func, sch.mod, compiled=True)

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from metasched.analysis.closing import closed_body
+from metasched.analysis.exchange import integer_update
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import TRUE
+from metasched.ir.expr import TRUE, Expr
 from metasched.ir.stmt import (
     Allocate,
     Block,
     BlockRealize,
+    BlockToken,
     BufferStore,
     For,
     IfThenElse,
+    IterKind,
+    IterVar,
     LetStmt,
     SeqStmt,
     Stmt,
     While,
     evolve,
 )
-from metasched.ir.visit import transform, walk_stmts
+from metasched.ir.visit import blocks_of, free_vars, loads_of, transform, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
@@ -38,9 +42,10 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     Loops stay where they are; a condition, a variable or a `while` goes into the block with the
     stores below it if no `for` stands there. The iterators of the new blocks are the loops whose
     variables the statements mention: spatial where different iterations are proved to write
-    different elements, otherwise opaque. Each new block has the name of a buffer that it writes.
-    Memory of constant size that is allocated between loops becomes a buffer of `block`. Statements
-    that jump or call foreign code stay as they are. Returns the new blocks.
+    different elements, reduce where they combine integers, otherwise opaque. Each new block has
+    the name of a buffer that it writes. Memory of constant size that is allocated between loops
+    becomes a buffer of `block`. Statements that jump or call foreign code stay as they are. Returns
+    the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -71,6 +76,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     between = _allocated(realize.block.body, made)
     body = closed_body(transform(realize.block.body, enclosed))
+    body = _with_reductions(body, {one.token for one in named})
     new = evolve(realize.block, body=body, alloc_buffers=(*realize.block.alloc_buffers, *between))
     state.commit(edit.replace(realize, evolve(realize, block=new)))
     return [state.new_block(one.token) for one in named]
@@ -93,6 +99,40 @@ def _bare(stmt: Stmt) -> Block:
     buffers = [s.buffer for s in walk_stmts(stmt) if isinstance(s, Allocate)]
     inside = transform(stmt, lambda s: s.body if isinstance(s, Allocate) else None)
     return Block("", (), (), (), inside, alloc_buffers=tuple(buffers))
+
+
+def _with_reductions(body: Stmt, tokens: Collection[BlockToken]) -> Stmt:
+    """Make iterators of the given blocks reduce iterators where loops only combine integers.
+
+    The order of the terms is free then. No other block below such a loop writes the result.
+    """
+    writers: dict[Expr, list[Buffer]] = {}
+    for loop in walk_stmts(body):
+        if isinstance(loop, For):
+            blocks = [r.block for r in blocks_of(loop.body)]
+            writers[loop.var] = [r.buffer for block in blocks for r in block.writes]
+
+    def reducing(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, BlockRealize) or stmt.block.token not in tokens:
+            return None
+        store = stmt.block.body
+        if integer_update(stmt.block) is None or not isinstance(store, BufferStore):
+            return None
+        loads = [load for load in loads_of(store.value) if load.buffer.data is store.buffer.data]
+        fixed = frozenset().union(*map(free_vars, store.indices))
+        if len(loads) > 1:
+            return None
+        iters = (
+            IterVar(v.var, v.dom, IterKind.REDUCE)
+            if v.kind is IterKind.OPAQUE
+            and v.var not in fixed
+            and sum(b.data is store.buffer.data for b in writers.get(value, ())) == 1
+            else v
+            for v, value in zip(stmt.block.iter_vars, stmt.iter_values, strict=True)
+        )
+        return evolve(stmt, block=evolve(stmt.block, iter_vars=tuple(iters)))
+
+    return transform(body, reducing)
 
 
 def _allocated(stmt: Stmt, made: Collection[Stmt]) -> list[Buffer]:
