@@ -337,3 +337,26 @@ def test_a_triangular_product_gets_register_blocks():
     spaces = SpaceGenerator(cpu_modules(target)).generate(syrk)
     names = [{entry.kind.name for entry in space} for space in spaces]
     assert any({"overcompute_box", "sample_perfect_tile"} <= each for each in names)
+
+
+def test_a_loop_that_reaches_beyond_its_domain_is_cut() -> None:
+    """For j = 2 the loop over i is empty, so vj ends before 2; over the box i would run for it."""
+
+    @T.prim_func
+    def below(A: T.Buffer((3,), "int32"), C: T.Buffer((3, 3), "int32")):
+        B = T.alloc_buffer((3, 3), "int32")
+        for j in range(3):
+            for i in range(j + 1, 3):
+                with T.block("B"):
+                    vi, vj = T.axis.spatial(3, i), T.axis.spatial(2, j)
+                    B[vi, vj] = A[vi] + A[vj]
+        for i in range(3):
+            for j in range(i):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = B[vi, vj]
+
+    sch = Schedule(below)
+    sch.overcompute_box("B")
+    assert [sch.get(loop).extent for loop in sch.get_loops("B")] == [2, 3]
+    check_transform(below, sch)

@@ -84,10 +84,15 @@ def _loops(state: State, realize: BlockRealize) -> dict[For, IterVar]:
 
 
 def _wider(state: State, loops: Mapping[For, IterVar]) -> dict[For, Range]:
-    """The loops whose range is not constant, and the domain of the iterator of each."""
+    """The loops whose range is not constant, and the domain of the iterator of each.
+
+    A loop that reaches beyond the domain is listed, too: an inner loop is empty there.
+    """
     found: dict[For, Range] = {}
     for loop, v in loops.items():
         if as_int(loop.min) is not None and as_int(loop.extent) is not None:
+            if not _inside(loop, v.dom):
+                found[loop] = v.dom
             continue
         if v.is_reduce:
             raise state.error(
@@ -107,6 +112,15 @@ def _wider(state: State, loops: Mapping[For, IterVar]) -> dict[For, Range]:
             )
         found[loop] = v.dom
     return found
+
+
+def _inside(loop: For, domain: Range) -> bool:
+    """Whether all values of a loop are in a domain; True where this is not known."""
+    low, size = as_int(domain.min), as_int(domain.extent)
+    start, count = as_int(loop.min), as_int(loop.extent)
+    if low is None or size is None or start is None or count is None:
+        return True
+    return low <= start and start + count <= low + size
 
 
 def _place(state: State, realize: BlockRealize) -> BufferStore:
