@@ -195,3 +195,32 @@ def test_sums_of_integers_may_change_their_order(dtype: str, update: str, kind: 
     (made,) = sch.enclose("root")
     assert sch.get(made).iter_vars[1].kind.value == kind
     check_numbers(func, sch.mod, compiled=True)
+
+
+@pytest.mark.parametrize("kind", ["T.parallel", "T.vectorized"])
+def test_scalars_of_concurrent_iterations_stay_inside(kind: str) -> None:
+    """A buffer of the block would be shared by the threads, or by the lanes of a vector."""
+    func = parse(
+        '@T.prim_func\ndef f(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6,), "int32")):\n'
+        f"    for i in {kind}(6):\n        s = 0\n        for k in range(8):\n"
+        "            s += A[i, k]\n        C[i] = s\n"
+    )
+    sch = Schedule(func)
+    sch.enclose("root")
+    assert "T.alloc_buffer" not in sch.script()
+    check_numbers(func, sch.mod, compiled=True)
+
+
+def test_a_sum_beside_a_store_that_jumps_keeps_its_order() -> None:
+    @T.prim_func
+    def reset(A: T.Buffer((8,), "int32"), S: T.Buffer((2,), "int32")):
+        for i in range(8):
+            S[0] = S[0] + A[i]
+            while A[i] > 2:
+                S[0] = 0
+                break
+
+    sch = Schedule(reset)
+    (made,) = sch.enclose("root")
+    assert [v.kind for v in sch.get(made).iter_vars] == [IterKind.OPAQUE]
+    check_numbers(reset, sch.mod, compiled=True)

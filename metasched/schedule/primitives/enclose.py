@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from metasched.analysis.closing import closed_body
 from metasched.analysis.exchange import integer_update
+from metasched.analysis.scope import collect
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
@@ -17,6 +18,7 @@ from metasched.ir.stmt import (
     BlockToken,
     BufferStore,
     For,
+    ForKind,
     IfThenElse,
     IterKind,
     IterVar,
@@ -26,7 +28,7 @@ from metasched.ir.stmt import (
     While,
     evolve,
 )
-from metasched.ir.visit import blocks_of, free_vars, loads_of, transform, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, transform, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
@@ -44,8 +46,8 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     variables the statements mention: spatial where different iterations are proved to write
     different elements, reduce where they combine integers, otherwise opaque. Each new block has
     the name of a buffer that it writes. Memory of constant size that is allocated between loops
-    becomes a buffer of `block`. Statements that jump or call foreign code stay as they are. Returns
-    the new blocks.
+    becomes a buffer of `block`, but not below parallel loops and vectors. Statements that jump or
+    call foreign code stay as they are. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -104,13 +106,15 @@ def _bare(stmt: Stmt) -> Block:
 def _with_reductions(body: Stmt, tokens: Collection[BlockToken]) -> Stmt:
     """Make iterators of the given blocks reduce iterators where loops only combine integers.
 
-    The order of the terms is free then. No other block below such a loop writes the result.
+    The order of the terms is free then. Nothing else below such a loop writes the result.
     """
     writers: dict[Expr, list[Buffer]] = {}
     for loop in walk_stmts(body):
         if isinstance(loop, For):
-            blocks = [r.block for r in blocks_of(loop.body)]
-            writers[loop.var] = [r.buffer for block in blocks for r in block.writes]
+            children, loose = collect([loop.body])
+            written = [r.buffer for child in children for r in child.block.writes]
+            written += [s.buffer for s, _ in loose if isinstance(s, BufferStore)]
+            writers[loop.var] = written
 
     def reducing(stmt: Stmt) -> Stmt | None:
         if not isinstance(stmt, BlockRealize) or stmt.block.token not in tokens:
@@ -136,8 +140,13 @@ def _with_reductions(body: Stmt, tokens: Collection[BlockToken]) -> Stmt:
 
 
 def _allocated(stmt: Stmt, made: Collection[Stmt]) -> list[Buffer]:
-    """The buffers of constant size that are allocated between loops, outside of all blocks."""
+    """The buffers of constant size that are allocated between loops, outside of all blocks.
+
+    Iterations of parallel loops and lanes of vectors keep memory of their own.
+    """
     if stmt in made or isinstance(stmt, (BlockRealize, While)):
+        return []
+    if isinstance(stmt, For) and stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
         return []
     found = [buffer for part in stmt.stmts for buffer in _allocated(part, made)]
     if isinstance(stmt, Allocate) and not stmt.annotations:
