@@ -262,3 +262,14 @@ def test_a_scalar_of_a_large_nest_is_kept_on_the_heap():
         trace.apply(sch)
         assert 'scope="local"' not in sch.script()
         check_numbers(product, sch.mod, compiled=True)
+
+
+def test_loops_that_use_pointers_stay_as_written():
+    @T.prim_func
+    def pointers(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        for i in range(8):
+            B[i] = T.call_extern("float32", "sqrtf", A[i]) + T.float32(0) * T.cast(
+                T.call_extern("int32", "abs", T.address_of(A[0]) == T.address_of(B[0])), "float32"
+            )
+
+    assert default_trace(pointers, TARGET).as_python().count("sch.") == 0

@@ -56,12 +56,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    made: dict[Stmt, Block] = {}
-    for stmt in stores_outside(realize.block.body):
-        try:
-            made[stmt] = declared(_bare(stmt))
-        except MetaschedError:  # pointers: no region is known
-            continue
+    made = blocks_outside(realize.block.body)
     if not made:
         raise state.error(
             "nothing-outside",
@@ -84,7 +79,18 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     return [state.new_block(one.token) for one in named]
 
 
-def stores_outside(stmt: Stmt) -> list[Stmt]:
+def blocks_outside(body: Stmt) -> dict[Stmt, Block]:
+    """The blocks that `enclose` makes, by statement; none for statements that use pointers."""
+    made: dict[Stmt, Block] = {}
+    for stmt in _stores_outside(body):
+        try:
+            made[stmt] = declared(_bare(stmt))
+        except MetaschedError:  # no region is known
+            continue
+    return made
+
+
+def _stores_outside(stmt: Stmt) -> list[Stmt]:
     """The largest statements that hold stores, but no loops and blocks, in program order."""
     if isinstance(stmt, BlockRealize):
         return []
@@ -93,7 +99,7 @@ def stores_outside(stmt: Stmt) -> list[Stmt]:
         return [stmt] if any(isinstance(s, BufferStore) for s in below) else []
     if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
         return []
-    return [found for part in stmt.stmts for found in stores_outside(part)]
+    return [found for part in stmt.stmts for found in _stores_outside(part)]
 
 
 def _bare(stmt: Stmt) -> Block:
