@@ -91,7 +91,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 350, "*"),
     (
         "measure",
-        3340,
+        3350,
         "settings candidate priority worker worker_server pickled process workers flow indices "
         "data loaded_task padding sampling builder_slot samples anchor jobs reference other_sizes "
         "local replay cluster instruction_costs",

@@ -40,7 +40,7 @@ _PREFIX = "metasched."  # modules that the server imports itself; workers import
 _PATIENCE = 60.0  # seconds until the server must have answered
 _NUMBER = struct.Struct("<q")
 _MAX_FDS = 200  # Linux sends at most 253 in one message
-_GAP = 1 << 14  # pages
+_GAPS = range(16, -1, -1)  # powers of two, in pages
 # What Python, the C library and the imported libraries read before a fork. A worker whose variables
 # differ in one of them is forked from another server.
 _READ_EARLY = (
@@ -303,15 +303,28 @@ def _become(request: _Request, fds: list[int], others: list[socket.socket]) -> N
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.folder)
-        # Memory and code are mapped at other addresses in each worker, as in a process of its own:
-        # otherwise all processes of a run would be fast or slow for the same programs.
-        gap = mmap.mmap(-1, random.SystemRandom().randint(1, _GAP) * mmap.PAGESIZE)
+        gaps = _gaps()
         worker.main(request.arguments)
-        gap.close()
+        gaps.clear()
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def _gaps() -> list[mmap.mmap]:
+    """Maps of random size, behind which a worker maps its memory and code.
+
+    Each worker then has other addresses, as a process of its own has: otherwise all processes of a
+    run would be fast or slow for the same programs. A map may fit into a hole that a larger gap
+    leaves free, so there is a gap of each size. Gaps are never touched, so they take no memory.
+    """
+    draw, kind = random.SystemRandom().randrange, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    gaps = []
+    for n in _GAPS:
+        with contextlib.suppress(OSError):  # a limit on addresses: fewer gaps do
+            gaps.append(mmap.mmap(-1, draw(1 << n, 2 << n) * mmap.PAGESIZE, kind, mmap.PROT_READ))
+    return gaps
 
 
 def _release(control: socket.socket, pid: int) -> None:

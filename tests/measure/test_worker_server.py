@@ -21,7 +21,7 @@ from metasched.measure.worker_server import Forked
 
 ADDRESS = """
 import ctypes, mmap
-where.append(ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, 1 << 24))))
+where.append(ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, SIZE))))
 """
 
 
@@ -90,15 +90,17 @@ def test_a_variable_that_python_or_a_library_has_read_needs_another_server(
         assert f"{name}={value}".encode() in read
 
 
-def test_no_two_workers_map_memory_at_the_same_addresses():
+@pytest.mark.parametrize("size", [1 << 20, 1 << 24])
+def test_workers_map_memory_at_different_addresses(size):
+    """Several of six may agree, because large maps begin at multiples of 2 MiB."""
     found = []
-    for _ in range(3):
+    for _ in range(6):
         with closing(Worker("w", preload=JOBS)) as made:
             where = "(lambda w: (exec(text, {'where': w}), w)[1])([])".replace(
-                "text", repr(ADDRESS)
+                "text", repr(ADDRESS.replace("SIZE", str(size)))
             )
             found.append(made.run("builtins:eval", where, limit=5).value[0])
-    assert len(set(found)) == 3
+    assert len(set(found)) > 2
 
 
 def test_a_dead_server_ends_idle_workers_and_costs_one_job(forked):
