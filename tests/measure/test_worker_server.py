@@ -90,8 +90,8 @@ def test_a_variable_that_python_or_a_library_has_read_needs_another_server(
         assert f"{name}={value}".encode() in read
 
 
-@pytest.mark.parametrize("size", [1 << 20, 1 << 24])
-def test_workers_map_memory_at_different_addresses(size):
+@pytest.mark.parametrize("size, least", [(1 << 20, 5), (1 << 24, 3)])
+def test_workers_map_memory_at_different_addresses(size, least):
     """Several of six may agree, because large maps begin at multiples of 2 MiB."""
     found = []
     for _ in range(6):
@@ -100,7 +100,7 @@ def test_workers_map_memory_at_different_addresses(size):
                 "text", repr(ADDRESS.replace("SIZE", str(size)))
             )
             found.append(made.run("builtins:eval", where, limit=5).value[0])
-    assert len(set(found)) > 2
+    assert len(set(found)) >= least
 
 
 def test_a_dead_server_ends_idle_workers_and_costs_one_job(forked):
