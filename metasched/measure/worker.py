@@ -57,8 +57,8 @@ def resolve(name: str) -> Callable[..., Any]:
     return found
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Serve jobs until stdin closes."""
+def main(arguments: list[str] | None = None, reserved: int = 0) -> None:
+    """Serve jobs until stdin closes; --memory does not count the `reserved` bytes of addresses."""
     parser = argparse.ArgumentParser(prog="metasched.measure.worker")
     parser.add_argument("--nice", type=int, default=0, help="nice level; below 0 if permitted")
     parser.add_argument("--cpus", type=int, nargs="+", default=[], help="processors to run on")
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, options.cpus)
-    _confine(options.nice, options.memory)
+    _confine(options.nice, options.memory and options.memory + reserved)
     source = os.fdopen(os.dup(0), "rb", buffering=0)
     sink = os.fdopen(os.dup(1), "wb", buffering=0)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -304,7 +304,7 @@ def _become(request: _Request, fds: list[int], others: list[socket.socket]) -> N
         os.environ.update(request.environment)
         os.chdir(request.folder)
         gaps = _gaps()
-        worker.main(request.arguments)
+        worker.main(request.arguments, sum(map(len, gaps)))
         gaps.clear()
     except BaseException:
         traceback.print_exc()

@@ -154,6 +154,15 @@ def test_memory_limit(preload):
     assert reply.kind == "error" and reply.error == "MemoryError"
 
 
+@pytest.mark.parametrize("preload", ["", JOBS], ids=["started", "forked"])
+def test_memory_limit_leaves_room_for_a_job(preload):
+    """The gaps before a forked worker's memory, 512 MiB and more, do not count."""
+    small = Worker(memory=1 << 30, preload=preload)
+    reply = small.run("builtins:eval", "len(bytearray(600 << 20))", limit=5)
+    small.close()
+    assert reply.value == 600 << 20, reply.message
+
+
 def test_worker_that_cannot_start(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(MeasureError, match="cannot be started"):
