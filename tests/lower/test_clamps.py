@@ -195,3 +195,35 @@ def test_choices_are_the_same(a, b, order, also, word, extent, kind):
     value = f"T.{word}(vj * {a} {order} {b}{also}, A[vi, vj], A[vi, vj + 1] + T.float32(1))"
     text = _choice(value, kind, extent=extent)
     agree(text, integers((20, 26)), integers((20, 26), seed=1))
+
+
+JUMPS = """
+@T.prim_func
+def main(A: T.Buffer((9,), "float32"), B: T.Buffer((9,), "float32")):
+    for j in range(9):
+        if j < 3:
+            B[j] = A[j]
+            if A[j] > T.float32(1):
+                {jump}
+        else:
+            B[j] = T.Select(j == 4, A[0], A[j] + T.float32(1))
+            if A[j] > T.float32(1):
+                {jump}
+"""
+CHOOSES = """
+@T.prim_func
+def main(A: T.Buffer((9,), "float32"), B: T.Buffer((9,), "float32")):
+    for j in range(9):
+        if A[j] > T.float32(1):
+            {jump}
+        B[j] = T.Select(j == 0, A[0], A[j] + T.float32(1))
+"""
+
+
+@pytest.mark.parametrize("jump", ["break", "continue"])
+@pytest.mark.parametrize("text", [JUMPS, CHOOSES])
+def test_a_loop_that_a_jump_leaves_stays_whole(text, jump):
+    """A break in one piece of the loop would go on with the next piece."""
+    values = np.arange(9, dtype=np.float32) % 3
+    for data in (values, values[::-1].copy()):
+        agree(text.format(jump=jump), data, np.full(9, 7, np.float32))

@@ -39,6 +39,7 @@ from metasched.ir.stmt import For, ForKind, IfThenElse, LetStmt, SeqStmt, Stmt, 
 from metasched.ir.visit import (
     free_vars,
     fresh_copy,
+    jumps,
     map_body,
     substitute,
     transform,
@@ -190,9 +191,12 @@ def _versions(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) 
 
 
 def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
-    """Split a loop where all of `parts` begin to hold, and where the first part ceases to hold."""
+    """Split a loop where all of `parts` begin to hold, and where the first part ceases to hold.
+
+    None for a loop with jumps: a `break` would leave its own piece only.
+    """
     extent = as_int(loop.extent)
-    if loop.kind is not ForKind.SERIAL or extent is None:
+    if loop.kind is not ForKind.SERIAL or extent is None or jumps(loop.body):
         return None
     low, high = 0, extent
     for part in parts:
