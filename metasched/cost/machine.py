@@ -242,10 +242,9 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     order, products = nest.order, nest.products
     total = products[-1]
     block = _block(nest, machine)
-    if block.fold:  # the lowering turns the innermost loop into vectors
-        trips = total / min(block.fold, order[0].extent)
-    else:
-        trips = total / products[block.depth]
+    trips = total / products[block.depth]
+    if block.fold:  # the lowering turns the loop around the block into vectors
+        trips /= min(block.fold, order[block.depth].extent)
     guards = [t for t in nest.store.notes.tests if not t.skips]
     inner = {loop.index for loop in order[: block.depth]}
     ran, partial = guard_fraction(guards, inner), 0.0
@@ -288,11 +287,14 @@ def _depth(nest: Nest) -> int:
 
 
 def _fold(nest: Nest, depth: int) -> int:
-    """The number of lanes in which the innermost loop is reduced, 0 if it is not."""
-    fold = nest.store.notes.fold
-    if not fold or depth or not nest.order or nest.moves[0].steps[0] is not None:
+    """The number of lanes in which the loop around the unrolled loops is reduced, 0 if it is
+    not."""
+    fold, order = nest.store.notes.fold, nest.order
+    if not fold or depth >= len(order) or nest.moves[0].steps[depth] is not None:
         return 0
-    return fold if fold > 1 else nest.order[0].extent
+    if any(loop.kind != "unroll" for loop in order[:depth]):
+        return 0
+    return fold if fold > 1 else order[depth].extent
 
 
 def _block(nest: Nest, machine: MachineModel) -> _Block:
@@ -320,12 +322,12 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         held *= order[around].extent
         around += 1
     if fold:
-        held *= max(order[0].extent / fold, 1.0)
+        held *= max(order[depth].extent / fold, 1.0)
     gathers = loads = split = converts = 0.0
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
         if fold:
-            moved = access.steps[0]
+            moved = access.steps[depth]
             stride = moved if moved is not None else 0
             count *= vectors if moved is not None else 1
         else:

@@ -188,6 +188,32 @@ def test_a_fold_counts_where_the_operands_lie_in_the_buffer_of_the_result():
     assert folded["compute"] < scalar["compute"] - 2.0
 
 
+def test_a_fold_counts_around_unrolled_rows():
+    """Rows of a block of a Cholesky factorization share an operand, each with lanes of its own."""
+
+    @T.prim_func
+    def rows(A: T.Buffer((64, 64), "float32"), S: T.Buffer((64,), "float32")):
+        for i, k, r in T.grid(16, 64, 4):
+            with T.block("update"):
+                vi = T.axis.spatial(64, i * 4 + r)
+                vk = T.axis.reduce(64, k)
+                S[vi] = S[vi] - A[vi, vk] * A[0, vk]
+
+    def found(fold, unrolled=True):
+        sch = Schedule(rows)
+        block = sch.get_block("update")
+        if fold:
+            sch.annotate(block, FOLD, fold)
+        if unrolled:
+            sch.unroll(sch.get_loops(block)[-1])
+        return machine(sch.mod)
+
+    scalar, folded, inside = found(0), found(8), found(8, unrolled=False)
+    assert folded["block.fold"] == pytest.approx(np.log2(9)) and inside["block.fold"] == 0.0
+    assert folded["block.accumulators"] == 2.0  # four rows
+    assert folded["compute"] < scalar["compute"] - 2.9
+
+
 def rows_of(distance: int):
     """Rows that are computed from the element at a distance in the same row."""
 
