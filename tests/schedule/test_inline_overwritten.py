@@ -1,0 +1,101 @@
+"""compute_inline of a block whose results another block overwrites, and where this is refused."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+TWO_NESTS = """
+@T.prim_func
+def f(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32"), D: T.Buffer((8, 8), "int32")):
+    for i, j in T.grid(8, 8):
+        with T.block("user_before"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = {before}
+        with T.block("first"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = {first}
+    for i, j in T.grid(8, 8):
+        with T.block("second"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[{second}] = C[{second}] + 1
+        with T.block("user_after"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = {after}
+"""
+ONE_NEST = """
+@T.prim_func
+def f(C: T.Buffer((8, 8), "int32")):
+    for i in range(8):
+        for j in range(8):
+            with T.block("first"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = C[vi, vj] * 2
+        for j in range(8):
+            with T.block("second"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[{second}] = C[{second}] + 1
+"""
+IN_INIT = """
+@T.prim_func
+def f(A: T.Buffer((9,), "int32"), C: T.Buffer((10,), "int32")):
+    for k in range(9):
+        with T.block("outer"):
+            vk = T.axis.reduce(9, k)
+            T.reads(A[vk], C[0:10])
+            T.writes(C[0:10])
+            with T.init():
+                for i in range(10):
+                    with T.block("first"):
+                        vi = T.axis.spatial(10, i)
+                        C[vi] = 0
+            for i in range(10):
+                with T.block("second"):
+                    vi = T.axis.spatial(10, i)
+                    C[vi] = C[vi] + A[vk]
+"""
+
+
+def two_nests(before: str = "0", first: str = "C[vi, vj] * 2", second: str = "vi, vj",
+              after: str = "0") -> str:  # fmt: skip
+    return TWO_NESTS.format(before=before, first=first, second=second, after=after)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        two_nests(),
+        two_nests(second="vj, vi"),
+        two_nests(first="A[vj, vi] * 2"),
+        ONE_NEST.format(second="vi, vj"),
+    ],
+)
+def test_the_value_moves_into_the_block_that_overwrites_it(text: str) -> None:
+    func = parse(text)
+    sch = Schedule(func)
+    sch.compute_inline("first")
+    check_transform(func, sch)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        two_nests(before="C[T.min(vi + 1, 7), vj]"),  # reads what the other block will overwrite
+        two_nests(after="C[T.min(vi + 1, 7), vj]"),  # reads between the two blocks
+        two_nests(first="D[vi, T.max(vj - 1, 0)]"),  # D changes between the two blocks
+        two_nests(second="vi, vi"),  # overwrites the diagonal alone
+        ONE_NEST.format(second="vj, vi"),  # overwrites half of the elements first
+    ],
+)
+def test_uses_between_the_two_blocks_are_refused(text: str) -> None:
+    sch = Schedule(parse(text))
+    check_refused(sch, lambda: sch.compute_inline("first"), "write-after-read", "overwrites")
+
+
+def test_an_init_is_not_overwritten_in_its_own_iteration() -> None:
+    sch = Schedule(parse(IN_INIT))
+    message = "the block first writes an output"
+    check_refused(sch, lambda: sch.compute_inline("first"), "output-block", message)
