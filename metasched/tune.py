@@ -21,6 +21,7 @@ from metasched.errors import (
     MeasureError,
     TargetError,
     TuneError,
+    brief,
     warn,
 )
 from metasched.foreign import ANYTHING, failure, warned
@@ -37,6 +38,7 @@ from metasched.measure.candidate import (
     opened_builder,
     opened_runner,
 )
+from metasched.measure.given import GivenData, given_data, with_data
 from metasched.registry import load_plugin
 from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import device_of
@@ -90,6 +92,7 @@ def tune(
     observer: Observers = None,
     name: str | None = None,
     sizes: Mapping[str, int] | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> TuneResult:
     """Search for the fastest schedule of one function on this machine.
 
@@ -98,11 +101,9 @@ def tune(
     are stored at once: an interrupted run (Ctrl-C ends a run cleanly) continues where it stopped.
 
     Args:
-        func: a PrimFunc, or a module of one function.
-        target: what to compile for; None is this machine.
+        func: a PrimFunc, or a module of one function; target: None is this machine.
         trials: candidates to measure, those already in the store included.
-        time_limit: seconds after which no new round begins, and the unscheduled program is ended if
-            it still runs.
+        time_limit: seconds after which no round begins, and the unscheduled program is ended.
         work_dir: folder of the store, the event log and the trace file.
         seed: of every random choice.
         strategy, model: names in their registries; a model may be given itself.
@@ -111,14 +112,15 @@ def tune(
             the first measurements contradict it. A model object that is given starts unchanged.
         space: modules with postprocs and mutators, a function of a schedule, a union of such
             spaces, or the name of a space; None takes the target's defaults.
-        database: keeps the records: a database, or its name; None keeps them in `work_dir`. A
-            database object that is given stays open.
+        database: keeps the records, or its name; an object stays open. None: a file in `work_dir`.
         plugins: Python files (or one) that register parts of the search, see PLUGINS.md.
         runner: a function that makes the runner, or its name; None measures on this machine.
         builder: compiles candidates elsewhere: a builder, which stays open, or its name.
         observer: is called with each event: a function, its name, or a list of both.
         name: for reports; None takes the function's.
         sizes: the numbers at which extents that are known at run time only are tuned, by name.
+        data: arrays and numbers by the names of parameters, for what the time depends on (rows of
+            a sparse matrix, edges of a graph); other parameters get drawn values.
 
     Raises TuneError when the function cannot be tuned, TargetError for the target of another
     machine, MeasureError when measuring breaks down, DatabaseError when the store is not written.
@@ -128,7 +130,7 @@ def tune(
         {label: func}, target=target, trials=trials, time_limit=time_limit, work_dir=work_dir,
         seed=seed, strategy=strategy, model=model, features=features, prior=prior, space=space,
         database=database, plugins=plugins, runner=runner, builder=builder, observer=observer,
-        sizes=sizes,
+        sizes=sizes, data=None if data is None else {label: data},
     )[label]  # fmt: skip
 
 
@@ -155,17 +157,17 @@ def tune_tasks(
     builder: Builder | str | None = None,
     observer: Observers = None,
     sizes: Mapping[str, int] | None = None,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, TuneResult]:
     """Tune several functions with one budget, spent where the expected gain is largest; see `tune`.
 
     Args:
-        tasks: functions by name.
-        weights: calls of each in the program they come from (default 1).
+        tasks, weights: functions by name, and the calls of each in their program (default 1).
         trials: limit of each task; total_trials: of all together in this run.
-        space: of all tasks, or by their names; a task that is not named takes the default.
+        space: of all tasks, or by their names; data: by their names. Others take the default.
         scheduler: name of the task scheduler, which chooses the task of each round.
     """
-    funcs = _checked_tasks(tasks, weights or {}, time_limit, sizes, runner)
+    funcs, given = _checked_tasks(tasks, weights or {}, time_limit, sizes, data or {}, runner)
     c = config.load(
         trials=trials, work_dir=None if work_dir is None else str(work_dir), seed=seed,
         strategy=strategy, model=model if isinstance(model, str) else None, prior=prior,
@@ -185,7 +187,7 @@ def tune_tasks(
     def session(compiler: Builder | None, compare_with_default: bool) -> _Session:
         learner = cost_model_of(None if isinstance(model, str) else model, c, machine, seen)
         parts = (machine, learner, guide, seen, spaces, make, compiler, kept)
-        return _Session(c, *parts, files, time_limit, compare_with_default)
+        return _Session(c, *parts, given, files, time_limit, compare_with_default)
 
     with opened_builder(builder) as compiler:
         try:
@@ -246,8 +248,9 @@ def _check_limits(
 
 def _checked_tasks(
     tasks: Mapping[str, Source], weights: Mapping[str, float], time_limit: float | None,
-    sizes: Mapping[str, int] | None, runner: object,
-) -> dict[str, PrimFunc]:  # fmt: skip
+    sizes: Mapping[str, int] | None, data: Mapping[str, Mapping[str, Any]], runner: object,
+) -> tuple[dict[str, PrimFunc], dict[str, GivenData]]:  # fmt: skip
+    """The functions with their sizes, and the given data of those that have any."""
     if not isinstance(tasks, Mapping) or not tasks:
         raise TuneError(f"tasks are functions by name, at least one, not {tasks!r}")
     for name in tasks:
@@ -255,9 +258,27 @@ def _checked_tasks(
             raise TuneError(f"a task called {name!r} has no place: its trace file bears its name")
     funcs = {name: single(source) for name, source in tasks.items()}
     _check_limits(funcs, weights, time_limit)
+    given = _checked_data(funcs, data, runner)
+    funcs |= {name: with_data(funcs[name], values, sizes) for name, values in given.items()}
     if sizes is None and runner is not None:
-        return funcs  # the runner may have sizes of its own
-    return with_sizes_each(funcs, {} if sizes is None else sizes)
+        return funcs, given  # the runner may have sizes of its own
+    return with_sizes_each(funcs, {} if sizes is None else sizes), given
+
+
+def _checked_data(
+    funcs: Mapping[str, PrimFunc], data: Mapping[str, Mapping[str, Any]], runner: object
+) -> dict[str, GivenData]:
+    """The given data by the names of tasks."""
+    if not isinstance(data, Mapping):
+        raise TuneError(f"data are mappings by the name of the task, not {brief(data)}")
+    if data and runner is not None:
+        raise TuneError(
+            "data are for measuring on this machine, and a runner is given: give the runner its "
+            "data (a LocalRunner or ExecutorRunner takes MeasureOptions(data=...))"
+        )
+    for name in data.keys() - funcs.keys():
+        raise TuneError(f"{name!r} has data, but the tasks are {', '.join(funcs)}")
+    return {name: given_data(funcs[name], values) for name, values in data.items()}
 
 
 @dataclass
@@ -273,6 +294,7 @@ class _Session:
     make: MakeRunner | None
     builder: Builder | None
     database: str | Database = "sqlite"
+    data: Mapping[str, GivenData] = field(default_factory=dict)
     plugins: Sequence[str] = ()
     time_limit: float | None = None
     compare_with_default: bool = True
@@ -355,7 +377,7 @@ class _Session:
         """A task ready for its first round; its runner is entered in `runners`."""
         c = self.settings
         default = default_trace(func, self.machine)
-        runners.append(self._runner(func, default))
+        runners.append(self._runner(func, default, self.data.get(name)))
         features = None if self.features is space_of(self.machine).features else self.features
         factory = CandidateFactory(
             func, self.machine, self.spaces[name], c.seed, self.pool, features
@@ -366,14 +388,16 @@ class _Session:
             stop_gain=c.stop_gain, observer=tell, guide=self.guide,
         )  # fmt: skip
 
-    def _runner(self, func: PrimFunc, default: Trace) -> Runner:
-        given = {} if self.builder is None else {"builder": self.builder}
+    def _runner(self, func: PrimFunc, default: Trace, data: GivenData | None) -> Runner:
+        given: dict[str, Any] = {} if self.builder is None else {"builder": self.builder}
         if self.make is not None:
             return opened_runner(self.make, func, self.machine, **given)
         settings = self.settings
         if self.time_limit is not None:  # the unscheduled program may never end
             limit = min(settings.baseline_timeout, max(self.time_limit, 1.0))
             settings = replace(settings, baseline_timeout=limit)
+        if data is not None:
+            given["given"] = data
         by_default = Schedule(func, seed=0, check=False)
         default.apply(by_default)
         default_schedule = single(by_default.mod) if self.compare_with_default else None

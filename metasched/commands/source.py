@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from metasched import config, workloads
 from metasched.analysis.sizes import with_sizes_each
@@ -75,6 +80,41 @@ def sizes_given(arguments: argparse.Namespace) -> dict[str, int]:
             raise MetaschedError(f"--size is {text!r}; it must be NAME=NUMBER, such as n=1024")
         sizes[name] = int(number)
     return sizes
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument that names a file of given data."""
+    parser.add_argument(
+        "--data", metavar="FILE.npz",
+        help="arrays and numbers by the names of parameters, with which candidates are timed",
+    )  # fmt: skip
+
+
+def data_given(
+    arguments: argparse.Namespace, funcs: Mapping[str, PrimFunc]
+) -> dict[str, dict[str, Any]] | None:
+    """The data of `--data` for each function that has parameters of these names; raises
+    MetaschedError for a file that is not read, or a name that no function has."""
+    if arguments.data is None:
+        return None
+    try:
+        file = np.load(arguments.data, allow_pickle=False)
+        data = {name: file[name] for name in getattr(file, "files", ())}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise MetaschedError(f"--data {arguments.data} cannot be read: {error}") from None
+    if not data:
+        raise MetaschedError(
+            f"--data {arguments.data} holds no named arrays; numpy.savez(file, NAME=array) writes "
+            "such a file"
+        )
+    names = {key: {param.name for param in func.params} for key, func in funcs.items()}
+    if unknown := data.keys() - set().union(*names.values()):
+        known = ", ".join(sorted(set().union(*names.values())))
+        raise MetaschedError(
+            f"--data names {', '.join(sorted(unknown))}; the parameters are: {known}"
+        )
+    found = {key: {n: v for n, v in data.items() if n in own} for key, own in names.items()}
+    return {key: values for key, values in found.items() if values}
 
 
 def load_sized(arguments: argparse.Namespace) -> list[Program]:

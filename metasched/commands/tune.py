@@ -12,9 +12,11 @@ from metasched import config
 from metasched.commands.names import HELP
 from metasched.commands.source import (
     Program,
+    add_data,
     add_size,
     add_source,
     add_target,
+    data_given,
     load_all,
     run_plugins,
     sizes_given,
@@ -37,6 +39,7 @@ def add_to(commands: Any) -> None:
     add_source(parser)
     add_target(parser)
     add_size(parser)
+    add_data(parser)
     parser.add_argument("--trials", type=int, help="candidates to measure (default 64)")
     parser.add_argument("--time-limit", type=float, help="seconds after which no round begins")
     parser.add_argument("--work-dir", help="folder of the database and the trace file")
@@ -75,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     interrupted = any(result.ended == INTERRUPTED for result in results)
     for program, result in zip(programs, results, strict=True):
         peer = LibraryTime()
-        if not (interrupted or arguments.no_peer):
+        if not (interrupted or arguments.no_peer or arguments.data):
             try:
                 peer = _peer(program, result, arguments)
             except KeyboardInterrupt:
@@ -102,6 +105,7 @@ def _tuned(
         "sizes": sizes_given(arguments) or None,
     }  # fmt: skip
     funcs = {program.name: program.func for program in programs}
+    options["data"] = data_given(arguments, funcs)
     results = tune_tasks(funcs, scheduler=arguments.scheduler, **options)
     return [results[program.name] for program in programs]
 

@@ -15,7 +15,7 @@ from metasched.database.record import Measured, TraceFile
 from metasched.errors import MetaschedError, TraceError, TraceMiss, TuneError
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
-from metasched.ir.func import SIZES, IRModule, PrimFunc
+from metasched.ir.func import DATA, SIZES, IRModule, PrimFunc
 from metasched.runtime.foreign import require_known_calls
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -37,7 +37,8 @@ def replay(
         source: a trace file (`work/NAME.HASH.trace.json`), or a database: then the fastest record
             whose trace applies is used.
         func: the unscheduled function. If its extents are known at run time only and it names no
-            sizes (`tune(sizes=...)`), it takes the sizes of the trace file.
+            sizes (`tune(sizes=...)`), it takes the sizes of the trace file. The data that it was
+            tuned with (`tune(data=...)`) need not be given.
         target: the machine on which the result shall run; None is this machine.
         allow_extern: names of foreign functions that the result may call. They are refused by
             default, because a trace from elsewhere may name any function.
@@ -97,7 +98,7 @@ def _of_file(
     """The record of a trace file, and the function with the sizes of the record; raises TraceMiss
     if the file does not fit."""
     stored = TraceFile.load(path)
-    func = _at_sizes_of(stored.workload, func)
+    func = _as_tuned(stored.workload, func)
     workload = structural_hash(func)
     if equality != "structural" and _key(same, single(parse(stored.workload))) == _key(same, func):
         workload = stored.workload_hash
@@ -107,12 +108,16 @@ def _of_file(
     return stored, func
 
 
-def _at_sizes_of(text: str, func: PrimFunc) -> PrimFunc:
-    """A function with run-time extents and no sizes, with the sizes of a stored workload."""
-    if SIZES in func.attrs or not run_time_extents(func):
-        return func
-    stored = single(parse(text))
-    return func.with_attr(SIZES, stored.attrs[SIZES]) if SIZES in stored.attrs else func
+def _as_tuned(text: str, func: PrimFunc) -> PrimFunc:
+    """A function with the sizes and the digest of data of a stored workload, where it has none."""
+    wanted = [key for key in (SIZES, DATA) if key not in func.attrs and key in text]
+    if SIZES in wanted and not run_time_extents(func):
+        wanted.remove(SIZES)
+    if wanted:
+        stored = single(parse(text)).attrs
+        for key in wanted:
+            func = func.with_attr(key, stored[key]) if key in stored else func
+    return func
 
 
 def _of_database(
@@ -121,6 +126,7 @@ def _of_database(
     """The best records of all equal workloads; the function's own workload comes first."""
     own = structural_hash(func)
     found = [lookup(database, own, machine, script=func.script())]
+    found += [lookup(database, workload, machine) for workload in _with_data(database, func)]
     if equality != "structural":
         key = _key(same, func)
         found += [
@@ -132,6 +138,14 @@ def _of_database(
     if not hits and isinstance(found[0], Miss):
         raise TraceMiss(f"the database: {found[0].reason}")
     return sorted(hits, key=lambda one: (one.workload_hash != own, one.seconds))
+
+
+def _with_data(database: Database, func: PrimFunc) -> list[str]:
+    """The workloads of a database that are a function with given data; none if it has data."""
+    if DATA in func.attrs:
+        return []
+    texts = {w: text for w, text in database.workloads().items() if DATA in text}
+    return [w for w, text in texts.items() if structural_hash(_as_tuned(text, func)) == w]
 
 
 def _key(same: ModuleEquality, func: PrimFunc) -> str:

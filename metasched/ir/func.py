@@ -26,6 +26,8 @@ FAST_MATH = "tir.fast_math"
 SIZES = "metasched.sizes"
 """The attribute that maps names of run-time extents to representative numbers; see
 `analysis.sizes`."""
+DATA = "metasched.data"
+"""The attribute with the digest of the data that a user gave for tuning; see `measure.given`."""
 LIBERTIES = {
     "reassoc": "sums and products in any order, and zeros of either sign",
     "arcp": "a division as a product with the reciprocal",

@@ -7,6 +7,7 @@ from metasched.cost.features import CPU_FEATURE_SET
 from metasched.ir.func import PrimFunc
 from metasched.kinds.table import SPACES, SpaceOf
 from metasched.measure.candidate import Builder, Runner
+from metasched.measure.given import GivenData
 from metasched.measure.local import LocalRunner
 from metasched.measure.settings import MeasureOptions
 from metasched.mutate.choice import (
@@ -158,10 +159,11 @@ def cpu_mutators(target: Target) -> Weighted:
 
 def cpu_runner(
     func: PrimFunc, target: Target, settings: Config, by_default: PrimFunc | None,
-    builder: Builder | None = None,
+    builder: Builder | None = None, given: GivenData | None = None,
 ) -> Runner:  # fmt: skip
     """Measures on this machine, in isolated processes."""
-    options = MeasureOptions.of(settings, cores=target.num_cores)
+    values = {} if given is None else {"data": given.arrays, "scalars": given.scalars}
+    options = MeasureOptions.of(settings, cores=target.num_cores, **values)
     return LocalRunner(func, target, options, by_default, builder=builder)
 
 

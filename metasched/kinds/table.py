@@ -36,7 +36,7 @@ class SpaceOf:
         features: what the cost model sees of a candidate.
         runner: `(unscheduled function, target, settings, function by the default schedule or None)
             -> ` what measures the candidates of a task; where a builder is asked for, it is given
-            as the argument `builder`.
+            as the argument `builder`, and where a user gives data, they are the argument `given`.
     """
 
     modules: Callable[[Target], tuple[Module, ...]]

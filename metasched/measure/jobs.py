@@ -27,16 +27,17 @@ from metasched.measure.data import (
     Task,
     compare,
     fill,
-    make_task,
     nudged,
     steady,
     with_lost,
 )
+from metasched.measure.given import Arrays
 from metasched.measure.loaded_task import LoadedTask, SharedLayout, mapped, shared_size
 from metasched.measure.padding import padded
 from metasched.measure.priority import ordinary
 from metasched.measure.samples import SHORT, TimingPlan, in_turns, samples_of, undisturbed
 from metasched.measure.sampling import Sample
+from metasched.measure.task import make_task
 from metasched.runtime import rows as rows  # enters the devices by kind
 from metasched.runtime.devices import Program, programs_of
 from metasched.runtime.timing import take
@@ -120,7 +121,7 @@ def baseline(
     task = make_task(func, program.signature, **settings)
     _resize(fd, shared_size(task))
     with ordinary():
-        task, seconds = expect(task, fd, program, sample)
+        task, seconds = expect(task, fd, program, sample, settings.get("data"))
     if default_schedule is not None and task.tame:
         raise MeasureError("values grow from step to step: the program as written decides the data")
     return Baseline(task, program, seconds if sample is None else seconds / sample.share)
@@ -137,7 +138,11 @@ def _resize(fd: int, size: int) -> None:
 
 
 def expect(
-    task: Task, fd: int, program: Program, sample: Sample | None = None
+    task: Task,
+    fd: int,
+    program: Program,
+    sample: Sample | None = None,
+    data: Arrays | None = None,
 ) -> tuple[Task, float]:
     """Compute the expected results with the unscheduled program, in arrays that have the program's
     layout, on the first kind of data on which results are steady (`data.steady`).
@@ -146,24 +151,28 @@ def expect(
     core. In the task, an output counts as initialised unless the program overwrites it wholly.
     """
     loaded = LoadedTask(task, fd, program.kind, program.signature)
-    found, seconds = _expected(loaded, task, program, sample)
+    found, seconds = _expected(loaded, task, program, sample, data)
     if sample is None and not steady(found, loaded.expected):
         for level in range(task.tame + 1, TAMINGS + 1):
-            tame, spent = _expected(loaded, task.tamed(level), program, None)
+            tame, spent = _expected(loaded, task.tamed(level), program, None, data)
             if steady(tame, loaded.expected):
                 return tame, spent
-        found, seconds = _expected(loaded, task, program, None)
+        found, seconds = _expected(loaded, task, program, None, data)
         found = with_lost(found, loaded.expected)
     return found, seconds
 
 
 def _expected(
-    loaded: LoadedTask, task: Task, program: Program, sample: Sample | None
+    loaded: LoadedTask,
+    task: Task,
+    program: Program,
+    sample: Sample | None,
+    data: Arrays | None,
 ) -> tuple[Task, float]:
     """The same for one kind of data."""
     loaded.task, loaded.clean = task, False
     for number, array in enumerate(task.arrays):
-        loaded.initial[number][...] = fill(array, task, number)
+        loaded.initial[number][...] = fill(array, task, number, data)
     seconds = _reference_run(loaded, program)
     partial = [n for n, a in enumerate(task.arrays) if a.written and not a.initial
                and _has_poison(a, _taken(sample, n, loaded.expected[n]))]  # fmt: skip
@@ -173,7 +182,7 @@ def _expected(
         loaded.clean = False
         seconds = _reference_run(loaded, program)
     if not task.exact:
-        task = replace(task, arrays=_with_noise(loaded, program))
+        task = replace(task, arrays=_with_noise(loaded, program, data))
     return task, seconds
 
 
@@ -192,7 +201,8 @@ def expected_at(
     """
     program, found = build(func, target, parallel=False), list[Task | None]()
     for part, one, fd in zip(functions, sizes, fds, strict=False):
-        named = {**settings, "extents": one, "key": f"{settings['key']}/{dict(one)}"}
+        key = f"{settings['key']}/{dict(one)}"
+        named = {**settings, "extents": one, "key": key, "data": {}}  # data have one size
         task = make_task(part, program.signature, **named)
         _resize(fd, shared_size(task))
         try:
@@ -202,11 +212,11 @@ def expected_at(
     return found
 
 
-def _with_noise(loaded: LoadedTask, program: Program) -> tuple[Array, ...]:
+def _with_noise(loaded: LoadedTask, program: Program, data: Arrays | None) -> tuple[Array, ...]:
     """The arrays of a task with their `noise`, measured by rounding all inputs once more."""
     task, expected = loaded.task, [e.copy() for e in loaded.expected]
     for number, array in enumerate(task.arrays):
-        loaded.initial[number][...] = nudged(array, task, number)
+        loaded.initial[number][...] = nudged(array, task, number, data)
     loaded.clean = False
     _reference_run(loaded, program)
     out = []
@@ -214,7 +224,7 @@ def _with_noise(loaded: LoadedTask, program: Program) -> tuple[Array, ...]:
         moved = compare(array, loaded.expected[number], expected[number], True)[1]
         out.append(replace(array, noise=moved if array.written else 0.0))
         loaded.expected[number][...] = expected[number]
-        loaded.initial[number][...] = fill(array, task, number)
+        loaded.initial[number][...] = fill(array, task, number, data)
     return tuple(out)
 
 

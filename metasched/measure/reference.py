@@ -23,13 +23,14 @@ from metasched.errors import DefaultScheduleError, MeasureError, warn
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import PrimFunc
 from metasched.measure.candidate import Outcome, Status
-from metasched.measure.data import Task, inexact_reason
+from metasched.measure.data import Task
 from metasched.measure.indices import index_data
 from metasched.measure.jobs import Baseline
 from metasched.measure.loaded_task import shared_size
 from metasched.measure.process import Reply, Worker
 from metasched.measure.sampling import Sample, sampled, why_whole
 from metasched.measure.settings import MeasureOptions
+from metasched.measure.task import inexact_reason
 from metasched.measure.workers import Workers
 from metasched.target import Target
 
@@ -56,7 +57,9 @@ class References:
     ) -> None:  # fmt: skip
         """`fds`: memory for the results on each kind of data, and of the default schedule."""
         self._given, self._options = (func, target), options
-        slow = flops(func) > _LONG and not inexact_reason(func)  # equal means equal bit for bit
+        drawn = not (options.data or options.scalars)
+        exact = drawn and not inexact_reason(func)  # equal means equal bit for bit
+        slow = flops(func) > _LONG and exact
         self._default = default_schedule if slow else None
         self._sample: Sample | None = sampled(func) if self._default is not None else None
         self.memory = {False: fds[0], True: fds[1]}
@@ -113,7 +116,7 @@ class References:
         os.ftruncate(self.memory[True], shared_size(task))
         workers.submit(
             workers.reference, self._verification_ready, self._options.baseline_timeout,
-            "expect", task, self.memory[True], source.program,
+            "expect", task, self.memory[True], source.program, None, self._options.data,
         )  # fmt: skip
 
     # -- how it goes on ----------------------------------------------------------------------------
@@ -124,7 +127,7 @@ class References:
         o = self._options
         return {
             "key": structural_hash(self._given[0]), "seed": o.seed, "extents": dict(o.extents),
-            "scalars": dict(o.scalars),
+            "scalars": dict(o.scalars), "data": dict(o.data),
         }  # fmt: skip
 
     def _run_unscheduled(self, worker: Worker) -> None:
@@ -146,7 +149,9 @@ class References:
         inexact, why = inexact_reason(func), why_whole(func)
         if not why:
             return
-        if inexact:
+        if self._options.data or self._options.scalars:
+            why = "its data are given"
+        elif inexact:
             why = f"its results are compared with a tolerance because of {inexact}"
         elif self._default is None:
             why = "no default schedule is there to be compared with the rest"

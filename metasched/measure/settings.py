@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
 from metasched import config
 
 
@@ -26,6 +28,7 @@ class MeasureOptions:
         extents: a value for each symbolic extent; the representative sizes of the function
             (`analysis.sizes`) count where a name is absent.
         scalars: values of scalar parameters.
+        data: given contents of buffer parameters, by their positions (`measure.given`).
     """
 
     build_timeout: float = 15.0
@@ -40,6 +43,7 @@ class MeasureOptions:
     seed: int = 0
     extents: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
+    data: Mapping[int, NDArray[Any]] = field(default_factory=dict)
 
     @staticmethod
     def of(

@@ -24,7 +24,7 @@ class Best:
         path: the trace file, or None if no file was written.
     """
 
-    trace: Trace
+    trace: Trace = field(repr=False)
     seconds: float
     mod: IRModule = field(repr=False)
     target: Target = field(repr=False)
@@ -54,7 +54,7 @@ class TuneResult:
     """
 
     workload: str
-    target: Target
+    target: Target = field(repr=False)
     seed: int
     best: Best | None
     default_seconds: float | None
@@ -63,14 +63,14 @@ class TuneResult:
     failed: int
     failures: Mapping[str, tuple[int, str]]
     wall_seconds: float
-    phases: Mapping[str, float]
+    phases: Mapping[str, float] = field(repr=False)
     flops: float
     threads: int
-    survival: Survival
+    survival: Survival = field(repr=False)
     ended: str
-    history: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
+    history: tuple[float, ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    refusals: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def speedup_over_default(self) -> float | None:

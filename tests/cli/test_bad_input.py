@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from metasched.database.record import SCHEMA_VERSION, TraceFile
@@ -31,6 +32,40 @@ def refused(ran, *parts: str, code: int = 2) -> None:
     for part in parts:
         assert part in ran.err
     assert "Traceback" not in ran.err and ran.out == ""
+
+
+SUMS = """
+from metasched.script import tir as T
+
+
+@T.prim_func
+def sums(P: T.Buffer((9,), "int32"), V: T.Buffer((40,)), S: T.Buffer((8,))):
+    for i in range(8):
+        S[i] = T.float32(0)
+        for j in range(P[i], P[i + 1]):
+            S[i] += V[j]
+"""
+
+
+def test_data_of_a_file(cli, tmp_path):
+    program, file = tmp_path / "sums.py", tmp_path / "data.npz"
+    program.write_text(SUMS)
+    command = ("tune", f"{program}:sums", "--trials", "1", "--data", str(file))
+    refused(cli(*command), "data.npz cannot be read", "No such file")
+    file.write_bytes(b"no archive")
+    refused(cli(*command), "data.npz cannot be read")
+    with file.open("wb") as stream:
+        np.save(stream, np.arange(3))
+    refused(cli(*command), "holds no named arrays; numpy.savez(file, NAME=array) writes such a")
+    np.savez(file, Q=np.arange(9), R=1)
+    refused(cli(*command), "--data names Q, R; the parameters are: P, S, V")
+    np.savez(file, P=np.arange(9))
+    refused(cli(*command), "data of P has the type int64, the program takes int32")
+    np.savez(file, P=np.arange(9, dtype="int32"))
+    ran = cli(*command)
+    assert ran.code == 0, ran.err
+    [trace] = [TraceFile.load(path) for path in tmp_path.rglob("*.trace.json")]
+    assert '"metasched.data"' in trace.workload
 
 
 # -- what to work on -----------------------------------------------------------------------------

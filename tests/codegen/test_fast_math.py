@@ -10,7 +10,7 @@ import metasched as ms
 from metasched.errors import MetaschedError
 from metasched.ir.func import LIBERTIES
 from metasched.ir.interp import run
-from metasched.measure.data import make_task
+from metasched.measure.task import make_task
 from metasched.target import Target
 
 AVX512 = Target.of({"kind": "cpu", "mcpu": "skylake-avx512"})

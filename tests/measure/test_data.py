@@ -18,8 +18,9 @@ from metasched.ir.expr import Cast, FloatImm, Max, Select, Var, as_expr
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import call
 from metasched.ir.stmt import BufferStore, For
-from metasched.measure.data import Array, compare, fill, inexact_reason, make_task, nudged
+from metasched.measure.data import Array, compare, fill, nudged
 from metasched.measure.jobs import _resize
+from metasched.measure.task import inexact_reason, make_task
 from metasched.runtime.build import build
 from metasched.script import parse
 from metasched.target import Target

@@ -8,10 +8,10 @@ import numpy as np
 
 from metasched.ir.expr import as_int
 from metasched.ir.func import PrimFunc
-from metasched.measure.data import make_task
 from metasched.measure.jobs import build, expect
 from metasched.measure.loaded_task import shared_size
 from metasched.measure.padding import padded
+from metasched.measure.task import make_task
 from metasched.script.parser import parse
 from metasched.target import Target
 from metasched.workloads import get

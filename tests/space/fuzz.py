@@ -50,16 +50,8 @@ from metasched.ir.equal import assert_structural_equal
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.kinds import default_modules, default_mutators, default_postprocs
-from metasched.measure.data import (
-    TAMINGS,
-    Array,
-    Task,
-    compare,
-    fill,
-    make_task,
-    nudged,
-    steady,
-)
+from metasched.measure.data import TAMINGS, Array, Task, compare, fill, nudged, steady
+from metasched.measure.task import make_task
 from metasched.mutate.base import mutate
 from metasched.mutate.crossover import crossover
 from metasched.postproc import run_postprocs

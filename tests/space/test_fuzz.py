@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from space.fuzz import KINDS, RANDOM, Broken, Case, Tally, case_of, check, fits, play, report
 
-from metasched.measure.data import make_task
+from metasched.measure.task import make_task
 from metasched.runtime.build import build
 from metasched.script import parse, script
 
