@@ -8,8 +8,8 @@ their order, but for two cases:
 - U(j, k) and D(m) with k < m < j.
 
 Statements P(j) that run before the updates of j run after them in the new order. Then U(j, k) and
-P(m) with k < m <= j change their order, too. For m = j this is harmless if both update an integer
-by the same commutative operation.
+P(m) with k < m <= j change their order, too. For m = j this is harmless if both update an element
+by the same operation in any order, as integers are added up.
 """
 
 from __future__ import annotations
@@ -57,19 +57,29 @@ def pushed_early(
 
 
 def _commute(a: Touch, b: Touch) -> bool:
-    """Whether two accesses store updates of integers by the same commutative operation."""
-    kinds = [integer_update(t.child.block) for t in (a, b) if t.child is not None and t.writes]
+    """Whether two accesses store updates by the same operation, whose order does not matter."""
+    kinds = [commuting_update(t.child.block) for t in (a, b) if t.child is not None and t.writes]
     return len(kinds) == 2 and kinds[0] is not None and kinds[0] is kinds[1]
 
 
+def commuting_update(block: Block, *, reassociated: bool = False) -> type[Expr] | None:
+    """The operation by which a block, all of whose effect is one store, updates an element.
+
+    None where the order of several such updates matters. It does not matter for integers, for a
+    minimum and a maximum, and for other operations on floats if they may be `reassociated`.
+    """
+    kind = _update(block)
+    any_order = reassociated or kind in (None, Min, Max) or block.writes[0].buffer.dtype.is_int
+    return kind if any_order else None
+
+
 @fact
-def integer_update(block: Block) -> type[Expr] | None:
-    """The operation by which a block, all of whose effect is one store, updates an integer."""
+def _update(block: Block) -> type[Expr] | None:
     store = block.body
     if block.init is not None or not isinstance(store, BufferStore):
         return None
     value, own = store.value, BufferLoad(store.buffer, store.indices)
-    if not isinstance(value, (Add, Sub, Mul, Max, Min)) or not value.dtype.is_int:
+    if not isinstance(value, (Add, Sub, Mul, Max, Min)):
         return None
     pairs = ((value.a, value.b), (value.b, value.a))
     for before, added in pairs[:1] if isinstance(value, Sub) else pairs:

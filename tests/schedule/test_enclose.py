@@ -186,11 +186,31 @@ def test_a_while_with_its_scalars_stays_together() -> None:
         ("int32", "S[i] = S[i] - S[0] * A[i, k]", "opaque"),
         ("int32", "S[i] = A[i, k] - S[i]", "opaque"),
         ("float32", "S[i] = S[i] + A[i, k]", "opaque"),
+        ("float32", "S[i] = T.max(S[i], A[i, k])", "reduce"),
+        ("float16", "S[i] = T.min(A[i, k], S[i])", "reduce"),
     ],
 )
-def test_sums_of_integers_may_change_their_order(dtype: str, update: str, kind: str) -> None:
+def test_integers_minima_and_maxima_may_change_their_order(
+    dtype: str, update: str, kind: str
+) -> None:
     text = f'@T.prim_func\ndef f(A: T.Buffer((6, 8), "{dtype}"), S: T.Buffer((6,), "{dtype}")):\n'
     func = parse(f"{text}    for i, k in T.grid(6, 8):\n        {update}\n")
+    sch = Schedule(func)
+    (made,) = sch.enclose("root")
+    assert sch.get(made).iter_vars[1].kind.value == kind
+    check_numbers(func, sch.mod, compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), [("reassoc arcp", "reduce"), ("arcp nnan", "opaque"), ("", "opaque")]
+)
+def test_sums_of_floats_change_their_order_where_the_function_allows_it(
+    words: str, kind: str
+) -> None:
+    text = '@T.prim_func\ndef f(A: T.Buffer((6, 8), "float32"), S: T.Buffer((6,), "float32")):\n'
+    attrs = f'    T.func_attr({{"tir.fast_math": "{words}"}})\n'
+    loops = "    for i, k in T.grid(6, 8):\n        S[i] -= A[i, k]\n"
+    func = parse(text + attrs + loops)
     sch = Schedule(func)
     (made,) = sch.enclose("root")
     assert sch.get(made).iter_vars[1].kind.value == kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from metasched.analysis.closing import closed_body
-from metasched.analysis.exchange import integer_update
+from metasched.analysis.exchange import commuting_update
 from metasched.analysis.scope import collect
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
@@ -44,10 +44,11 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     Loops stay where they are; a condition, a variable or a `while` goes into the block with the
     stores below it if no `for` stands there. The iterators of the new blocks are the loops whose
     variables the statements mention: spatial where different iterations are proved to write
-    different elements, reduce where they combine integers, otherwise opaque. Each new block has
-    the name of a buffer that it writes. Memory of constant size that is allocated between loops
-    becomes a buffer of `block`, but not below parallel loops and vectors. Statements that jump or
-    call foreign code stay as they are. Returns the new blocks.
+    different elements, reduce where they combine values in any order, otherwise opaque. Any order
+    is right for integers, minima and maxima, and for other floats under `tir.fast_math` with
+    `reassoc`. Each new block has the name of a buffer that it writes. Memory of constant size that
+    is allocated between loops becomes a buffer of `block`, but not below parallel loops and
+    vectors. Statements that jump or call foreign code stay as they are. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -73,7 +74,8 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     between = _allocated(realize.block.body, made)
     body = closed_body(transform(realize.block.body, enclosed))
-    body = _with_reductions(body, {one.token for one in named})
+    reassociated = "reassoc" in state.func_of(realize)[1].liberties
+    body = _with_reductions(body, {one.token for one in named}, reassociated)
     new = evolve(realize.block, body=body, alloc_buffers=(*realize.block.alloc_buffers, *between))
     state.commit(edit.replace(realize, evolve(realize, block=new)))
     return [state.new_block(one.token) for one in named]
@@ -109,10 +111,10 @@ def _bare(stmt: Stmt) -> Block:
     return Block("", (), (), (), inside, alloc_buffers=tuple(buffers))
 
 
-def _with_reductions(body: Stmt, tokens: Collection[BlockToken]) -> Stmt:
-    """Make iterators of the given blocks reduce iterators where loops only combine integers.
+def _with_reductions(body: Stmt, tokens: Collection[BlockToken], reassociated: bool) -> Stmt:
+    """Make iterators of the given blocks reduce iterators where loops combine values in any order.
 
-    The order of the terms is free then. Nothing else below such a loop writes the result.
+    Nothing else below such a loop writes the result.
     """
     writers: dict[Expr, list[Buffer]] = {}
     for loop in walk_stmts(body):
@@ -126,7 +128,8 @@ def _with_reductions(body: Stmt, tokens: Collection[BlockToken]) -> Stmt:
         if not isinstance(stmt, BlockRealize) or stmt.block.token not in tokens:
             return None
         store = stmt.block.body
-        if integer_update(stmt.block) is None or not isinstance(store, BufferStore):
+        update = commuting_update(stmt.block, reassociated=reassociated)
+        if update is None or not isinstance(store, BufferStore):
             return None
         loads = [load for load in loads_of(store.value) if load.buffer.data is store.buffer.data]
         fixed = frozenset().union(*map(free_vars, store.indices))
