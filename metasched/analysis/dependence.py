@@ -29,13 +29,13 @@ from metasched.analysis.access import (
     injective_block,
     updates_in_place,
 )
-from metasched.analysis.cover import bound_regions, covered, covered_in_parts, loop_ranges
+from metasched.analysis.cover import bound_regions, loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.guards import load_guards, predicate_guards, tight
 from metasched.analysis.instances import Place, distances
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.polyhedra import never_ahead
-from metasched.analysis.producers import apart, producer_groups
+from metasched.analysis.producers import self_contained
 from metasched.analysis.reducer import choice_of, keeps_order, match_reducer, updates_of
 from metasched.analysis.scope import (
     Child,
@@ -461,35 +461,9 @@ def harmless(buffer: Buffer, scope: Scope, loop: For, thread: str | None, privat
     return self_contained(buffer, scope, loop)
 
 
-def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
-    """Whether each iteration of `loop` reads only elements of `buffer` that it wrote before.
-
-    False as well when the buffer is touched outside of the loop or outside of blocks, and when a
-    reduction continues in the buffer from one iteration to the next.
-    """
-    under = scope.under(loop)
-    users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
-    if any(c not in under or _continues(c, loop) for c in users):
-        return False
-    for stmt, _ in scope.loose:
-        accesses = [load.buffer for e in stmt.exprs for load in loads_of(e)]
-        if buffer in accesses or (isinstance(stmt, BufferStore) and stmt.buffer is buffer):
-            return False
-    for child in scope.readers(buffer):
-        groups = producer_groups(scope, child, buffer)
-        if not any(covered(child, group, buffer, n) is None for n, group in groups.items()) and (
-            not apart(scope, buffer, groups) or covered_in_parts(child, groups, buffer) is not None
-        ):
-            return False
-    return True
-
-
-def _continues(child: Child, loop: For) -> bool:
-    """Whether a reduction initialized in one iteration of `loop` continues in a later iteration."""
-    if child.block.init is None:
-        return False
-    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
-    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if v.is_reduce))
-    inner = {n.var for n in loops_below(child.loops, loop)[1:]}
-    single = {n.var for n in child.loops if as_int(n.extent) == 1}
-    return not reduced <= inner | single
+def disjoint(buffer: Buffer, scope: Scope, loop: For) -> bool:
+    """Whether different iterations of `loop` touch different elements of `buffer`, or only read."""
+    return all(
+        distance.get(loop.var) == (0, 0) or _apart(scope, loop, a, b)
+        for a, b, distance in conflicts(scope, loop, lambda a, b: a.buffer is not buffer)
+    )

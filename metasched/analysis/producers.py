@@ -1,4 +1,7 @@
-"""Region cover of a child of a scope: its producers together write all that the child reads."""
+"""Region cover of a child of a scope: its producers together write all that the child reads.
+
+Memory whose readers are covered in each iteration of a loop may be private to the iterations.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from metasched.analysis.cover import covered, covered_in_parts, shared_loops
 from metasched.analysis.failure import Failure
-from metasched.analysis.scope import Child, EdgeKind, Scope
+from metasched.analysis.scope import Child, EdgeKind, Scope, buffer_uses
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
-from metasched.ir.stmt import BlockToken, For
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import Block, BlockToken, BufferStore, For, fact
+from metasched.ir.visit import free_vars, loads_of
 
 
 def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
@@ -87,3 +92,54 @@ def apart(scope: Scope, buffer: Buffer, groups: Mapping[int, Sequence[Child]]) -
         for token, shared in group.items()
         for edge in scope.incoming(token)
     )
+
+
+def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
+    """Whether each iteration of `loop` reads only elements of `buffer` that it wrote before.
+
+    False as well when the buffer is touched outside of the loop or outside of blocks, and when a
+    reduction continues in the buffer from one iteration to the next.
+    """
+    under = scope.under(loop)
+    users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
+    if any(c not in under or _continues(c, c.loops[c.loops.index(loop) + 1 :]) for c in users):
+        return False
+    return _reads_own(scope, buffer)
+
+
+def _reads_own(scope: Scope, buffer: Buffer) -> bool:
+    """Whether the blocks of a scope read only elements of `buffer` that they wrote before, in the
+    same iteration of the loops around both."""
+    for stmt, _ in scope.loose:
+        accesses = [load.buffer for e in stmt.exprs for load in loads_of(e)]
+        if buffer in accesses or (isinstance(stmt, BufferStore) and stmt.buffer is buffer):
+            return False
+    for child in scope.readers(buffer):
+        if _writes_first(child.block, buffer):
+            continue
+        groups = producer_groups(scope, child, buffer)
+        if not any(covered(child, group, buffer, n) is None for n, group in groups.items()) and (
+            not apart(scope, buffer, groups) or covered_in_parts(child, groups, buffer) is not None
+        ):
+            return False
+    return True
+
+
+@fact
+def _writes_first(block: Block, buffer: Buffer) -> bool:
+    """Whether the blocks inside a block read only elements of `buffer` that they wrote before."""
+    scope = Scope.of(block)
+    if not scope.realizes or block.init is not None or block.match_buffers:
+        return False
+    users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
+    return not any(_continues(c, c.loops) for c in users) and _reads_own(scope, buffer)
+
+
+def _continues(child: Child, loops: Sequence[For]) -> bool:
+    """Whether a reduction goes on when `loops`, the innermost around it, start again."""
+    if child.block.init is None:
+        return False
+    pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
+    reduced = frozenset().union(*(free_vars(e) for v, e in pairs if v.is_reduce))
+    single = {n.var for n in child.loops if as_int(n.extent) == 1}
+    return not reduced <= {n.var for n in loops} | single

@@ -227,6 +227,38 @@ def test_a_value_kept_from_one_iteration_to_the_next_is_not_private() -> None:
     refused(carried(f, "i"), "carried-dependence", "block out reads S|block in writes S")
 
 
+NESTED = """
+@T.prim_func
+def f(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 4), "float32")):
+    S = T.alloc_buffer((4,), "float32")
+    for i in T.serial(8):
+        with T.block("row"):
+            v = T.axis.spatial(8, i)
+            for j, k in T.grid(4, 4):
+                with T.block("in"):
+                    vj, vk = T.axis.spatial(4, j), T.axis.reduce(8, {term})
+                    T.where({where})
+                    with T.init():
+                        S[vj] = T.float32(0)
+                    S[vj] = S[vj] + A[v, vk]
+            for j in range(4):
+                with T.block("out"):
+                    vj = T.axis.spatial(4, j)
+                    B[v, vj] = S[vj]
+"""
+
+
+def test_scratch_that_a_block_fills_itself_is_private_to_each_iteration() -> None:
+    def program(term: str = "k", where: str = "j < 4") -> PrimFunc:
+        func = parse(NESTED.format(term=term, where=where))
+        assert isinstance(func, PrimFunc)
+        return func
+
+    assert carried(program(), "i") is None
+    refused(carried(program(where="j != i"), "i"), "carried-dependence", "same element of S")
+    refused(carried(program(term="v"), "i"), "carried-dependence", "same element of S")
+
+
 def test_a_value_that_depends_on_scratch_is_not_single() -> None:
     @T.prim_func
     def f(A: T.Buffer((8,), "float32"), P: T.Buffer((1,), "float32")):

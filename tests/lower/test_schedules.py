@@ -419,3 +419,54 @@ def test_vectors_over_whole_rows_of_a_temporary_keep_their_rows():
     np.testing.assert_array_equal(wanted, given + 1)
     assert call(build(rows), given, found) == 0
     np.testing.assert_array_equal(found, wanted)
+
+
+STEPS = """
+@T.prim_func
+def main(A: T.Buffer((4, 8), "float32"), C: T.Buffer((4, 8), "float32")):
+    S = T.alloc_buffer((8,), "float32")
+    for t in range(4):
+        for j in range(8):
+            with T.block("S"):
+                vt, vj = T.axis.remap("SS", [t, j])
+                T.where({where})
+                S[vj] = A[vt, vj]
+        for j in range(8):
+            with T.block("C"):
+                vt, vj = T.axis.remap("SS", [t, j])
+                C[vt, vj] = S[vj]
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "inside"), [("t < 8", True), ("t < 1", False), ("t % 2 == 0", False), ("j < 8", True)]
+)
+def test_what_a_condition_leaves_from_an_earlier_iteration_is_kept(where: str, inside: bool):
+    text = STEPS.format(where=where)
+    steps = next(s for s in walk_stmts(lower(_func(text), NATIVE).body) if isinstance(s, For))
+    assert any(isinstance(s, Allocate) for s in walk_stmts(steps)) == inside
+    agree(text, integers((4, 8)), np.zeros((4, 8), "float32"))
+
+
+def test_threads_keep_what_they_wrote_in_an_earlier_iteration() -> None:
+    """In each step a thread fills the row that it reads in the next step."""
+    text = """
+@T.prim_func
+def main(A: T.Buffer((8, 4), "float32"), C: T.Buffer((8, 4), "float32")):
+    S = T.alloc_buffer((8, 4), "float32")
+    for t in range(5):
+        for p in T.parallel(2):
+            for j in range(4):
+                with T.block("S"):
+                    vi, vj = T.axis.spatial(8, p * 4 + t), T.axis.spatial(4, j)
+                    T.where(t < 4)
+                    S[vi, vj] = A[vi, vj]
+            for j in range(4):
+                with T.block("C"):
+                    vi, vj = T.axis.spatial(8, p * 4 + t - 1), T.axis.spatial(4, j)
+                    T.where(t >= 1)
+                    C[vi, vj] = S[vi, vj]
+"""
+    steps = next(s for s in walk_stmts(lower(_func(text), NATIVE).body) if isinstance(s, For))
+    assert not any(isinstance(s, Allocate) for s in walk_stmts(steps))
+    agree(text, integers((8, 4)), np.zeros((8, 4), "float32"))

@@ -1,28 +1,34 @@
 """Blocks become plain code: bindings substituted, predicates tested, allocations made statements.
 
 A loop that is bound to a reduce iterator carries the contents of the buffer that the block writes
-from one iteration to the next. Only blocks tell this. So the pass notes these loops in the
-allocation's annotation `carried`, for the pass that moves allocations inwards.
+from one iteration to the next. So does a loop where an iteration may read what an earlier iteration
+wrote. Only blocks tell this. So the pass notes these loops in the allocation's annotation
+`carried`, for the pass that moves allocations inwards.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-
+from metasched.analysis.cover import shared_loops
+from metasched.analysis.dependence import disjoint
+from metasched.analysis.producers import self_contained
+from metasched.analysis.scope import Scope, buffer_uses
+from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import TRUE, Expr, Var, as_expr
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import (
     Allocate,
     AttrStmt,
+    Block,
     BlockRealize,
     BufferStore,
     For,
+    ForKind,
     FrozenMap,
     IfThenElse,
     Stmt,
 )
-from metasched.ir.visit import free_vars, map_body, substitute, transform
+from metasched.ir.visit import free_vars, map_body, substitute, transform, walk_stmts
 from metasched.lower.passes.align import Alignment, alignments, with_explicit_regions
 
 Carried = dict[Buffer, set[Var]]
@@ -30,7 +36,8 @@ Carried = dict[Buffer, set[Var]]
 
 def convert_blocks(func: PrimFunc) -> PrimFunc:
     """with block: bind v = e; where p; S(v)  ->  if p: S(e)."""
-    carried: Carried = defaultdict(set)
+    blocks = [s for s in walk_stmts(func.body) if isinstance(s, Block)]
+    carried: Carried = {b: set() for block in blocks for b in block.alloc_buffers}
     _note(func.body, carried, {}, [])
     aligned = alignments(func.body)
     return map_body(func, lambda body: transform(body, lambda s: _realize(s, carried, aligned)))
@@ -45,7 +52,7 @@ def _note(
     if isinstance(stmt, For):
         inner = [*inner, stmt.var]
     elif isinstance(stmt, BufferStore):
-        carried[stmt.buffer].update(inner)
+        carried.get(stmt.buffer, set()).update(inner)
     elif isinstance(stmt, BlockRealize):
         block = stmt.block
         origin = dict(origin)
@@ -56,10 +63,29 @@ def _note(
             origin[item.var] = frozenset(loops)
             if not item.is_spatial:
                 for region in block.writes:
-                    carried[region.buffer] |= loops
+                    carried.get(region.buffer, set()).update(loops)
+        _note_reads(Scope.of(block), carried)
         inner = []
     for child in stmt.stmts:
         _note(child, carried, origin, inner)
+
+
+def _note_reads(scope: Scope, carried: Carried) -> None:
+    """Collect the loops of a scope in which an iteration may read what an earlier one wrote.
+
+    The threads of a parallel loop have memory of their own, unless they are proved to touch
+    different elements.
+    """
+    read = {r.buffer for c in scope.realizes for r in inputs(c.block)}
+    for buffer in read & carried.keys():
+        users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
+        shared = users[0].loops[: min(shared_loops(users[0], c) for c in users)]
+        for loop in reversed(shared):
+            if as_int(loop.extent) == 1 or self_contained(buffer, scope, loop):
+                continue
+            if loop.kind is ForKind.PARALLEL and not disjoint(buffer, scope, loop):
+                break
+            carried[buffer].add(loop.var)
 
 
 def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> Stmt | None:
