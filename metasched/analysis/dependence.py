@@ -298,7 +298,7 @@ def carried_dependence(
         allow_reduction: accept iterations that update one element by a commutative reduction (the
             loop is to become a cross-thread reduction).
     """
-    unknown = unknown_effects(loop, scope)
+    unknown = unknown_effects(loop, scope, nested_jumps=private and thread is None)
     if unknown is not None:
         return unknown
     extent = as_int(loop.extent)
@@ -336,10 +336,15 @@ def place(touch: Touch) -> Place:
     return Place(touch.box, touch.loops, touch.child.realize.predicate)
 
 
-def unknown_effects(loop: For, scope: Scope) -> Failure | None:
-    """Statements outside of blocks whose accesses or control flow are not analysed."""
+def unknown_effects(loop: For, scope: Scope, nested_jumps: bool = False) -> Failure | None:
+    """Statements outside of blocks whose accesses or control flow are not analysed.
+
+    With `nested_jumps`, a jump out of a loop inside of `loop` is a condition of what follows.
+    """
     for stmt, loops in scope.loose:
         opaque = isinstance(stmt, (While, Break, Continue, Return, DeclBuffer))
+        if nested_jumps and isinstance(stmt, (Break, Continue)) and loops[-1].var is not loop.var:
+            continue
         if isinstance(stmt, Evaluate):
             opaque = effect_of(stmt.value) > Effect.READ
         if opaque and any(above.var is loop.var for above in loops):

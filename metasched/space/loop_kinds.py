@@ -36,6 +36,8 @@ wait for each other (about 1 microsecond); a vector counts as one iteration."""
 
 RUN_TIME = 1024
 """An extent that is known at run time only counts as this many iterations."""
+LOADED = 8
+"""An extent that is loaded from memory, as the length of a sparse row, counts as this many."""
 
 
 def at_run_time(loop: For, ranges: Mapping[Var, Interval]) -> bool:
@@ -229,7 +231,7 @@ def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bo
     """How often the innermost statement below `stmt` runs, loops inside blocks included.
 
     A loop whose extent depends on other loops counts for half of its largest extent, a loop
-    without a constant bound for `RUN_TIME`, and a loop whose extent is loaded once.
+    without a constant bound for `RUN_TIME`, and a loop whose extent is loaded for `LOADED`.
 
     Args:
         ranges: the values of the variables of loops around.
@@ -242,7 +244,7 @@ def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bo
         size = as_int(stmt.extent)
         low, high = interval(stmt.min, known)
         most = interval(stmt.extent, known)[1] if size is None else size
-        unbounded = RUN_TIME if most == inf and at_run_time(stmt, known) else 1
+        unbounded = RUN_TIME if most == inf and at_run_time(stmt, known) else LOADED
         own = size if size is not None else unbounded if most == inf else int(most + 1) // 2
         known[stmt.var] = (low, high + max(most - 1, 0))
         own = 1 if stmt.kind is ForKind.VECTORIZED and not lanes else own

@@ -303,6 +303,43 @@ def test_stores_and_control_outside_of_blocks() -> None:
     refused(carried(f, "k"), "unknown-effect", sentence)
 
 
+def test_a_jump_out_of_an_inner_loop_is_a_condition() -> None:
+    """Iterations of i are independent, unless a break may leave out what sets T."""
+
+    @T.prim_func
+    def f(A: T.Buffer((8, 8)), B: T.Buffer((8,)), C: T.Buffer((8, 8))):
+        W = T.alloc_buffer((8,))
+        for i in range(8):
+            for j in range(8):
+                if A[i, j] > T.float32(0):
+                    break
+                with T.block("b"):
+                    v, w = T.axis.remap("SS", [i, j])
+                    C[v, w] = A[v, w]
+        for k in range(8):
+            for j in range(8):
+                if A[k, j] > T.float32(0):
+                    break
+                with T.block("w"):
+                    v, w = T.axis.remap("SS", [k, j])
+                    W[w] = A[v, w]
+            for j in range(8):
+                with T.block("c"):
+                    v, w = T.axis.remap("SS", [k, j])
+                    C[v, w] = W[w]
+        for m in range(8):
+            for j in range(8):
+                if B[j] > T.float32(0):
+                    break
+            with T.block("d"):
+                v = T.axis.spatial(8, m)
+                B[v] = 1.0
+
+    assert carried(f, "i") is None
+    refused(carried(f, "k"), "carried-dependence", r"block w writes W\[w\]")
+    refused(carried(f, "m"), "carried-dependence", r"a statement reads B\[j\]")
+
+
 def test_a_hidden_read_of_the_neighbour_is_found() -> None:
     """Declared regions omit the reads of the block's own output, because the block has an init."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from space.candidates import TARGET, draw
 
+import metasched as ms
 from metasched.ir.interp import run
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
@@ -16,8 +17,17 @@ from metasched.postproc.reduction_block import RewriteReductionBlock
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
+from metasched.space.default_schedule import vectors_and_threads
 from metasched.space.generate import SpaceGenerator
-from metasched.space.loop_kinds import RUN_TIME, child_of, spread_nest, steps, vectorize_leaf
+from metasched.space.loop_kinds import (
+    LOADED,
+    RUN_TIME,
+    SMALL,
+    child_of,
+    spread_nest,
+    steps,
+    vectorize_leaf,
+)
 from metasched.space.modules.rfactor import VectorReduction
 from metasched.workloads import get
 
@@ -263,6 +273,35 @@ def main(X: T.Buffer((48, 64), "float32"), n: T.int32):
 def test_iterations_of_loops_with_constant_and_other_extents(rows, expected):
     loop = parse(WAVE.format(rows=rows)).body
     assert steps(loop) == 6 * expected * 8 and steps(loop, lanes=False) == 6 * max(expected, 5)
+
+
+SPARSE = """
+@T.prim_func
+def main(P: T.Buffer(({rows} + 1,), "int32"), F: T.Buffer((99,), "bool"), S: T.Buffer(({rows},))):
+    for i in range({rows}):
+        s = T.float32(0)
+        for j in range(P[i], P[i + 1]):
+            if F[j]:
+                s = T.float32(j)
+                break
+        S[i] = s
+"""
+
+
+@pytest.mark.parametrize(("rows", "spread"), [(SMALL // LOADED, True), (64, False)])
+def test_rows_of_unknown_length_run_in_parallel(rows, spread):
+    """A break and a variable of its own keep an iteration independent; results stay."""
+    func = parse(SPARSE.format(rows=rows))
+    sch = ms.Schedule(func)
+    vectors_and_threads(func, TARGET).apply(sch)
+    assert ("T.parallel" in sch.script()) == spread
+    ends = np.minimum(np.arange(rows + 1) * 3, 99).astype("int32")
+    flags = np.random.default_rng(0).random(99) < 0.3
+    found, expected = np.zeros((2, rows), "float32")
+    ms.build(sch)(ends, flags, found)
+    for i in range(rows):
+        expected[i] = next((j for j in range(ends[i], ends[i + 1]) if flags[j]), 0)
+    assert np.array_equal(found, expected)
 
 
 KEEPS = """
