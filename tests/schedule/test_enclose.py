@@ -217,6 +217,48 @@ def test_sums_of_floats_change_their_order_where_the_function_allows_it(
     check_numbers(func, sch.mod, compiled=True)
 
 
+GROUPS = {
+    "pairs": ("B[i, 2 * j] = A[i, j] * 2", "B[i, 2 * j + 1] = A[i, j] + 1"),
+    "backwards": ("B[i, 11 - 2 * j] = A[i, j]", "B[i, 10 - 2 * j] = A[i, 2 * j]"),
+    "beside others": ("C[i] = A[i, 0]", "B[i, j * 2 + 1] = C[i]", "B[i, j * 2] = 1", "C[i] = 2"),
+}
+ALONE = {
+    "a gap": ("B[i, 2 * j] = A[i, j]", "B[i, 2 * j + 2] = A[i, j]"),
+    "twice": ("B[i, 2 * j] = A[i, j]", "B[i, 2 * j] = A[i, j + 1]"),
+    "far": ("B[0, j] = A[i, j]", "B[1, j] = A[i, j]"),
+    "updates": ("B[i, 2 * j] += A[i, j]", "B[i, 2 * j + 1] += A[i, j]"),
+    "two buffers": ("B[i, 2 * j] = A[i, j]", "C[i] = A[i, j]"),
+}
+
+
+@pytest.mark.parametrize("case", [*GROUPS, *ALONE])
+def test_stores_that_fill_memory_together_share_a_block(case: str) -> None:
+    stores = (GROUPS | ALONE)[case]
+    func = parse(
+        '@T.prim_func\ndef f(A: T.Buffer((4, 12), "float32"), B: T.Buffer((4, 12), "float32"),\n'
+        '      C: T.Buffer((4,), "float32")):\n    for i, j in T.grid(4, 5):\n'
+        + "".join(f"        {store}\n" for store in stores)
+    )
+    sch = Schedule(func)
+    made = sch.enclose("root")
+    assert len(made) == len(stores) - (case in GROUPS)
+    if len(made) == 1:
+        sch.vectorize(sch.get_loops("B")[1])
+    check_numbers(func, sch.mod, compiled=True)
+
+
+def test_colours_of_pixels_are_stored_in_vectors() -> None:
+    func = parse(
+        '@T.prim_func\ndef f(A: T.Buffer((8, 8), "float32"), B: T.Buffer((8, 8, 3), "float32")):\n'
+        "    for y, x in T.grid(8, 8):\n        B[y, x, 0] = A[y, x]\n"
+        "        B[y, x, 2] = A[y, x] * 2\n        B[y, x, 1] = A[x, y]\n"
+    )
+    sch = Schedule(func)
+    (made,) = sch.enclose("root")
+    sch.vectorize(sch.get_loops(made)[1])
+    check_numbers(func, sch.mod, compiled=True)
+
+
 @pytest.mark.parametrize("kind", ["T.parallel", "T.vectorized"])
 def test_scalars_of_concurrent_iterations_stay_inside(kind: str) -> None:
     """A buffer of the block would be shared by the threads, or by the lanes of a vector."""

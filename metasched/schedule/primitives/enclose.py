@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from metasched.analysis.access import SHUFFLED
 from metasched.analysis.closing import closed_body
 from metasched.analysis.exchange import commuting_update
 from metasched.analysis.scope import collect
+from metasched.arith.affine import linear
+from metasched.arith.linear import Linear
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer
@@ -41,14 +44,15 @@ _STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt, While)
 def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """Put each statement that stands in `block` outside of blocks into a block of its own.
 
-    Loops stay where they are; a condition, a variable or a `while` goes into the block with the
-    stores below it if no `for` stands there. The iterators of the new blocks are the loops whose
-    variables the statements mention: spatial where different iterations are proved to write
-    different elements, reduce where they combine values in any order, otherwise opaque. Any order
-    is right for integers, minima and maxima, and for other floats under `tir.fast_math` with
-    `reassoc`. Each new block has the name of a buffer that it writes. Memory of constant size that
-    is allocated between loops becomes a buffer of `block`, but not below parallel loops and
-    vectors. Statements that jump or call foreign code stay as they are. Returns the new blocks.
+    Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
+    where they are; a condition, a variable or a `while` goes into the block with the stores below
+    it if no `for` stands there. The iterators of the new blocks are the loops whose variables the
+    statements mention: spatial where different iterations are proved to write different elements,
+    reduce where they combine values in any order, otherwise opaque. Any order is right for
+    integers, minima and maxima, and for other floats under `tir.fast_math` with `reassoc`. Each new
+    block has the name of a buffer that it writes. Memory of constant size that is allocated between
+    loops becomes a buffer of `block`, but not below parallel loops and vectors. Statements that
+    jump or call foreign code stay as they are. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -57,7 +61,8 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    made = blocks_outside(realize.block.body)
+    whole = transform(realize.block.body, _with_groups)
+    made = blocks_outside(whole)
     if not made:
         raise state.error(
             "nothing-outside",
@@ -72,8 +77,8 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
             return BlockRealize((), TRUE, blocks[stmt])
         return stmt.body if isinstance(stmt, Allocate) and stmt.buffer in between else None
 
-    between = _allocated(realize.block.body, made)
-    body = closed_body(transform(realize.block.body, enclosed))
+    between = _allocated(whole, made)
+    body = closed_body(transform(whole, enclosed))
     reassociated = "reassoc" in state.func_of(realize)[1].liberties
     body = _with_reductions(body, {one.token for one in named}, reassociated)
     new = evolve(realize.block, body=body, alloc_buffers=(*realize.block.alloc_buffers, *between))
@@ -97,11 +102,52 @@ def _stores_outside(stmt: Stmt) -> list[Stmt]:
     if isinstance(stmt, BlockRealize):
         return []
     below = list(walk_stmts(stmt))
-    if not isinstance(stmt, SeqStmt) and all(isinstance(s, _STRAIGHT) for s in below):
+    single = not isinstance(stmt, SeqStmt) or _fill(stmt.items)
+    if single and all(isinstance(s, _STRAIGHT) for s in below):
         return [stmt] if any(isinstance(s, BufferStore) for s in below) else []
     if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
         return []
     return [found for part in stmt.stmts for found in _stores_outside(part)]
+
+
+def _with_groups(stmt: Stmt) -> Stmt | None:
+    """A sequence in which neighbouring stores that fill memory together are sequences inside."""
+    items = list(stmt.items) if isinstance(stmt, SeqStmt) else []
+    for start in range(len(items)):
+        for end in range(min(len(items), start + SHUFFLED), start + 1, -1):
+            if _fill(items[start:end]):
+                items[start:end] = [SeqStmt(tuple(items[start:end]))]
+    return SeqStmt(tuple(items)) if 1 < len(items) < len(stmt.stmts) else None
+
+
+def _fill(stmts: Sequence[Stmt]) -> bool:
+    """Whether statements store a group of neighbouring elements, and iterations store such groups
+    side by side, as the real and imaginary parts of complex numbers.
+
+    Only the lanes of vectors that compute the whole group are contiguous in memory.
+    """
+    stores = [s for s in stmts if isinstance(s, BufferStore)]
+    places = [_place(s) for s in stores]
+    if len(stores) != len(stmts) or len(stores) < 2 or len({s.buffer for s in stores}) > 1:
+        return False
+    first, *others = places
+    if first is None or any(p is None or p.terms != first.terms for p in others):
+        return False
+    starts = {p.const for p in places if p is not None}
+    apart = min((abs(by) for by in first.terms.values()), default=0)
+    reads = (load.buffer.data for s in stores for load in loads_of(s.value))
+    filled = len(starts) == len(stores) == max(starts) - min(starts) + 1 == apart
+    return filled and stores[0].buffer.data not in reads
+
+
+def _place(store: BufferStore) -> Linear | None:
+    """Where a statement stores, in elements from the start of the buffer; None for unknown."""
+    place = Linear({}, 0)
+    for index, by in zip(store.indices, store.buffer.constant_strides(), strict=True):
+        if by is None:
+            return None
+        place = place.plus(linear(index), by)
+    return place
 
 
 def _bare(stmt: Stmt) -> Block:
