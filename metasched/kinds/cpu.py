@@ -106,7 +106,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         VectorUpdate(bits),
         Pivot(cpu.num_cores, bits),
         Wavefront(cpu.num_cores),
-        VectorRows(bits),
+        VectorRows(bits, cache_bytes=max(cpu.l1_bytes, 1 << 15)),
         Interleave(),
         MultiLevelTiling(reuse_write=Reuse("may", (1, 2), "global")),
         FuseRows(),

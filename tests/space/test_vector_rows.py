@@ -84,6 +84,39 @@ def test_reductions_with_partial_results_are_left_to_others(name, shape):
     assert not rows
 
 
+def sums(dtype, n, m, body="A[i, k]"):
+    return parse(
+        f'@T.prim_func\ndef f(A: T.Buffer(({n}, {m}), "{dtype}"), S: T.Buffer({n}, "{dtype}")):\n'
+        f"    for i in range({n}):\n        S[i] = 0\n        for k in range({m}):\n"
+        f"            S[i] += {body}\n"
+    )
+
+
+@pytest.mark.parametrize("n", [6, 100])
+def test_sums_of_floats_in_plain_loops_keep_their_order(n):
+    func = sums("float32", n, 999, "T.exp(A[i, k])")
+    (space, *_), _ = offered(func)
+    a = np.random.default_rng(0).normal(0, 3, (n, 999)).astype(np.float32)
+    expected, found = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    build(func)(a, expected)
+    sch = draw(func, space, 0)
+    assert any(
+        s.kind is ForKind.VECTORIZED for s in walk_stmts(sch.func.body) if isinstance(s, For)
+    )
+    build(sch, target="native")(a, found)
+    # exp of a vector may differ from exp of a number in the last place
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    func = sums("float32", n, 999)
+    build(func)(a, expected)
+    build(draw(func, offered(func)[0][0], 0), target="native")(a, found)
+    assert found.tolist() == expected.tolist()
+
+
+def test_sums_of_integers_and_rows_a_page_apart_are_left_alone():
+    assert not offered(sums("int32", 100, 999))[0]
+    assert not offered(sums("float32", 100, 1024))[0]
+
+
 def test_few_rows_and_rows_that_need_each_other_are_left_alone():
     rows, _ = offered(moments("init", 3, 20000))
     assert not rows
@@ -92,8 +125,17 @@ def test_few_rows_and_rows_that_need_each_other_are_left_alone():
     assert not rows
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(8, [8]), (16, [8, 16]), (1000, [8, 16, 32])])
-def test_tiles_are_no_wider_than_the_rows(rows, sizes):
-    (found, plain) = SpaceGenerator((VectorRows(512),)).generate(moments("init", rows, 5000))
+@pytest.mark.parametrize(
+    ("rows", "length", "sizes"),
+    [
+        (8, 5000, [8]),
+        (16, 5000, [8, 16]),
+        (1000, 5000, [8, 16, 32]),
+        (1000, 128, [8, 16]),  # rows of 1 KiB: the cache keeps 32 of their lines
+        (1000, 256, [8]),
+    ],
+)
+def test_tiles_are_no_wider_than_the_rows_and_the_cache(rows, length, sizes):
+    (found, plain) = SpaceGenerator((VectorRows(512),)).generate(moments("init", rows, length))
     assert [entry.values[0] for _, entry in found.sampling()] == [sizes]
     assert not plain.entries
