@@ -10,8 +10,8 @@ NumPy does.
     python -m tests.space.fuzz --cases 2000        a long run; failures are made smaller and printed
     python -m tests.space.fuzz --kind kinds        random programs of `space.random_kinds` instead
 
-The schedule that autoschedule gives for a random program must compute the same as well, and each
-candidate survives as a script and as the JSON of its trace.
+A random program as written, its default schedule and the schedule that autoschedule gives must
+compute the same as well, and each candidate survives as a script and as the JSON of its trace.
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ from metasched.ir.dtype import DType
 from metasched.ir.equal import assert_structural_equal
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
-from metasched.kinds import default_modules, default_mutators, default_postprocs
+from metasched.kinds import (
+    default_modules,
+    default_mutators,
+    default_postprocs,
+    default_trace,
+)
 from metasched.measure.data import TAMINGS, Array, Task, compare, fill, nudged, steady
 from metasched.measure.task import make_task
 from metasched.mutate.base import mutate
@@ -346,6 +351,8 @@ def play(case: Case, tally: Tally, count: int = CANDIDATES) -> None:
         check(case, sch, data)
         tally.ran[case.operator] += 1
     if case.operator in KINDS:
+        check(case, Schedule(func), data)
+        check(case, by_default(case, func), data)
         check(case, autoscheduled(case, func), data)
 
 
@@ -355,6 +362,16 @@ def _holds_exactly(values: np.ndarray) -> bool:
         return True
     finite = values[np.isfinite(values)].astype(np.float64)
     return bool((np.abs(finite) < 2 / ml_dtypes.finfo(values.dtype).eps).all())
+
+
+def by_default(case: Case, func: PrimFunc) -> Schedule:
+    """The default schedule, candidate 0 of a search."""
+    sch = Schedule(func)
+    try:
+        default_trace(func, TARGETS[case.target]).apply(sch)
+    except Exception as error:
+        raise Broken(f"default {type(error).__name__}", str(error), sch) from error
+    return sch
 
 
 def autoscheduled(case: Case, func: PrimFunc) -> Schedule:

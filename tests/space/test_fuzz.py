@@ -34,7 +34,10 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
     assert tally.ran.total() >= max(6, 3 * CASES) and not tally.modules
 
 
-@pytest.mark.parametrize("kind", ["several_outputs", "triangles", "stencil_chains", "indexed"])
+@pytest.mark.parametrize(
+    "kind",
+    ["several_outputs", "triangles", "stencil_chains", "indexed", "plain_loops", "plain_idioms"],
+)
 def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> None:
     tally = Tally()
     case = Case(1, kind, (5, 9), "native")
