@@ -10,16 +10,17 @@ from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
 from metasched.arith.linear import Linear
 from metasched.codegen.arithmetic import binary, compare, convert, select
-from metasched.codegen.emit import Emitter
+from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.in_memory import from_memory, to_memory
 from metasched.codegen.interleaved import certain, interleaved, picked_apart, room
 from metasched.codegen.known_memory import Spot
-from metasched.codegen.runs import lane_numbers, runs_of, spread, within_lanes
+from metasched.codegen.runs import lane_numbers, limit_of, runs_of, spread, within_lanes
 from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.dtype import BOOL, FLOAT32, INT64, DType
-from metasched.ir.expr import NE, Add, Cast, Expr, Mul
+from metasched.ir.dtype import BOOL, INT64, DType
+from metasched.ir.expr import GE, LE, Add, Cast, Expr, Max, Min, Mul, Sub
 from metasched.ir.op import Ramp
 from metasched.ir.stmt import BufferStore
 
@@ -173,6 +174,9 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
         value = load(e, buffer, index, None)
         mask, value = e.same_lanes(mask, value)
         return select(e, mask, value, literal(0, value.dtype, value.lanes))
+    lane = e.lane if mask is None else None
+    if lane is not None and (limited := limit_of(e, lane, index)) is not None:
+        return _load_clamped(e, buffer, lane, *limited)
     where = place_of(e, buffer, index)
     if mask is None and where.spot is not None:
         return _load_spot(e, where, where.spot)
@@ -243,6 +247,23 @@ def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
         f"{kind} zeroinitializer)"
     )
     return from_memory(e, e.inline(text, dtype, mask.lanes))
+
+
+def _load_clamped(
+    e: Emitter, buffer: Buffer, lane: Lane, index: Expr, kind: type[Min | Max], limit: Expr
+) -> Val:
+    """Load neighbours up to (or from) the lane of a limit, and repeat its element in the others;
+    `index` is the index without the limit (see `limit_of`)."""
+    where, lanes = place_of(e, buffer, index), lane.lanes
+    left = binary(e, Sub, e.value(limit), lane.base)
+    last = literal(lanes - 1 if kind is Min else 0)
+    if left.const is not None and (left.const >= lanes - 1 if kind is Min else left.const <= 0):
+        return load(e, buffer, index, None)
+    e.known_memory.touched(buffer.data, written=False)
+    mask = compare(e, LE if kind is Min else GE, lane_offsets(e, lanes), left)
+    edge = _offset(e, where.pointer, buffer.dtype, binary(e, kind, left, last), 0)
+    value = _load_masked(e, buffer.dtype, where.pointer, mask)
+    return select(e, mask, value, _load_vector(e, buffer.dtype, edge, 1))
 
 
 def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:
@@ -373,41 +394,6 @@ def _mangle(dtype: DType, lanes: int) -> str:
     names = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
     element = memory_type(dtype)
     return f"v{lanes}{names.get(element, element)}"
-
-
-def from_memory(e: Emitter, value: Val) -> Val:
-    """Convert a loaded value from its type in memory to its type in registers."""
-    dtype, n = value.dtype, value.lanes
-    if dtype.is_bool:
-        byte = Val(value.text, DType("uint8"), n, value.depth)
-        return compare(e, NE, byte, literal(0, byte.dtype, n))
-    if dtype.kind == "bfloat":
-        wide = e.inline(f"zext {memory_type(dtype, n)} {value.text} to {_i32(n)}", dtype, n)
-        up = e.inline(f"shl {_i32(n)} {wide.text}, {_splat16(n)}", dtype, n)
-        return e.inline(f"bitcast {_i32(n)} {up.text} to {register_type(FLOAT32, n)}", dtype, n)
-    return value
-
-
-def to_memory(e: Emitter, value: Val) -> str:
-    """Convert a register value to its type in memory; gives type and name as LLVM text."""
-    dtype, n = value.dtype, value.lanes
-    if dtype.is_bool:
-        byte = convert(e, value, DType("uint8"))
-        return byte.typed
-    if dtype.kind == "bfloat":
-        bits = e.pure(f"bitcast {value.typed} to {_i32(n)}", dtype, n, value)
-        high = e.pure(f"lshr {_i32(n)} {bits.text}, {_splat16(n)}", dtype, n, bits)
-        low = e.pure(f"trunc {_i32(n)} {high.text} to {memory_type(dtype, n)}", dtype, n, high)
-        return f"{memory_type(dtype, n)} {low.text}"
-    return value.typed
-
-
-def _i32(lanes: int) -> str:
-    return register_type(DType("uint32"), lanes)
-
-
-def _splat16(lanes: int) -> str:
-    return literal(16, DType("uint32"), lanes).text
 
 
 # -- stores

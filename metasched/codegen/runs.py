@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.linear import Linear
-from metasched.codegen.emit import Emitter
-from metasched.ir.expr import Expr, IntImm, as_int
+from metasched.arith.linear import Linear, emit
+from metasched.codegen.emit import Emitter, Lane
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import Expr, IntImm, Max, Min, as_int
+from metasched.ir.op import Ramp
 from metasched.ir.visit import free_vars, substitute
 
 
@@ -47,6 +50,35 @@ def lane_numbers(e: Emitter, address: Linear) -> list[int] | None:
 def within_lanes(e: Emitter, atom: Expr) -> bool:
     """Whether an atom depends on the vectorized loop alone."""
     return e.lane is not None and free_vars(atom) == {e.lane.var}
+
+
+def limit_of(e: Emitter, lane: Lane, index: Expr) -> tuple[Expr, type[Min | Max], Expr] | None:
+    """For an index that moves by 1 from lane to lane up to a limit, or from a limit on, the index
+    without the limit, whether the limit is a minimum or maximum, and the value of the loop's
+    variable that reaches it. None for other indices.
+    """
+    if isinstance(index, Ramp):
+        return None
+    address = linear_address(index)
+    moving = [atom for atom in address.terms if lane.var in free_vars(atom)]
+    node = moving[0] if len(moving) == 1 else None
+    if not isinstance(node, (Min, Max)) or node.dtype is not INT64:
+        return None
+    sides = [side for side in (node.a, node.b) if lane.var in free_vars(side)]
+    if len(sides) != 1 or address.terms[node] != 1 or lane_numbers(e, address) is not None:
+        return None
+    bound = linear_address(node.b if sides[0] is node.a else node.a)
+    form = linear_address(sides[0])
+    still = form.plus(linear_address(lane.var), -1)
+    if any(lane.var in free_vars(atom) for atom in still.terms):
+        return None
+    if any(e.value(atom).lanes != 1 for part in (bound, still) for atom in part.terms):
+        return None
+    rest = address.plus(linear_address(node), -1)
+    if any(e.value(atom).lanes != 1 for atom in rest.terms):
+        return None
+    free, limit = emit(rest.plus(form), INT64), emit(bound.plus(still, -1), INT64)
+    return None if free is None or limit is None else (free, type(node), limit)
 
 
 def runs_of(offsets: Sequence[int]) -> tuple[int, ...]:

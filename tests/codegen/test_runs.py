@@ -81,3 +81,41 @@ def test_lanes_close_together_are_loaded_without_a_gather(index, gathers):
     text = NEAR.format(dtype="float32", lanes=16, vectors=3, value=f"C[vi, {index}]")
     kernel = build(text, target=Target.of("llvm -mcpu=x86-64-v4 -mtriple=x86_64-linux-gnu"))
     assert ("masked.gather" in kernel.llvm_ir) == bool(gathers)
+
+
+CLAMPED = """
+@T.prim_func
+def main(C: T.Buffer((3, 60), "{dtype}"), D: T.Buffer((3, 5, 48), "{dtype}")):
+    for i, r in T.grid(3, 5):
+        for j in T.unroll({vectors}):
+            for k in T.vectorized({lanes}):
+                with T.block("D"):
+                    vi, vr = T.axis.remap("SS", [i, r])
+                    vj = T.axis.spatial(48, j * {lanes} + k)
+                    D[vi, vr, vj] = {value}
+"""
+LIMITS = (
+    "T.min(vj + vr, {at})", "T.max(vj - vr, {at})", "T.min({at} + vr, vj + 2 * vr)",
+    "T.max({at}, vj + vr) + vr", "vj + T.min(vr, {at} // 9)", "{at} - T.min(vj, {at})",
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    limit=st.sampled_from(LIMITS), at=st.integers(0, 47), lanes=st.sampled_from([4, 6, 16, 48]),
+    dtype=st.sampled_from(["float32", "int8", "bfloat16", "bool"]), masked=st.booleans(),
+)  # fmt: skip
+def test_lanes_up_to_a_limit_are_loaded(limit, at, lanes, dtype, masked):
+    value = f"C[vi, {limit.format(at=at)}]"
+    if masked:
+        value = f'T.if_then_else(vj % 3 == 0, {value}, T.cast(1, "{dtype}"))'
+    text = CLAMPED.format(dtype=dtype, lanes=lanes, vectors=48 // lanes, value=value)
+    agree(text, integers((3, 60), dtype), integers((3, 5, 48), dtype))
+
+
+@pytest.mark.parametrize("limit", ["T.min(vj + vr, 30)", "T.max(11, vr + vj - 8)"])
+def test_lanes_up_to_a_limit_are_loaded_without_a_gather(limit):
+    text = CLAMPED.format(dtype="float32", lanes=16, vectors=3, value=f"C[vi, {limit}]")
+    target = Target.of("llvm -mcpu=x86-64-v4 -mtriple=x86_64-linux-gnu")
+    found = build(text, target=target).llvm_ir
+    assert "masked.gather" not in found and "masked.load" in found
