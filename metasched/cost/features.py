@@ -22,12 +22,8 @@ import numpy as np
 
 from metasched.analysis.sizes import module_at_sizes
 from metasched.cost.footprint import Footprint, Memory
-from metasched.cost.machine import (
-    MACHINE_FEATURES,
-    Nest,
-    machine_features,
-    work_of,
-)
+from metasched.cost.machine import MACHINE_FEATURES, machine_features, work_of
+from metasched.cost.nest import Nest
 from metasched.cost.summary import KINDS, Loop, Store, Summary, TouchedBuffer, summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int

@@ -44,11 +44,11 @@ def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
     return out
 
 
-def clamped(expr: Expr, env: dict[Var, IndexStride]) -> set[int]:
+def clamped(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
     """The loops that move the parts of a minimum or maximum in an index. Along these loops the
     values of the index are not evenly spaced: overcompute reads the last element again and
     again."""
-    return {loop for limit in _limits(expr) for loop in _anything(limit, env)}
+    return frozenset(loop for limit in _limits(expr) for loop in _anything(limit, env))
 
 
 @lru_cache(maxsize=1 << 15)

@@ -17,9 +17,9 @@ from math import log2
 from metasched.analysis.access import SHUFFLED
 from metasched.cost.footprint import Footprint
 from metasched.cost.guard_fraction import guard_fraction
+from metasched.cost.nest import Nest, guards, page_misses, scattered, traffic, within
 from metasched.cost.summary import Loop, Store
-from metasched.lower.passes.zeros import TAPS, WORTH
-from metasched.target.machine import Level, MachineModel
+from metasched.target.machine import MachineModel
 
 MACHINE_FEATURES: tuple[str, ...] = (
     "compute", "loads", "l1_l2", "l2_l3", "l3_memory", "bound", "all", "loop_steps",
@@ -33,43 +33,10 @@ MACHINE_FEATURES: tuple[str, ...] = (
 
 CONVERT = {"bfloat16": 2.0, "float16": 1.0}
 """Instructions that widen a vector of a type, 1 for other types."""
+CLAMPED = 2.0
+"""Loads of a vector of neighbours that end at a limit: the lanes before, and the last one."""
 WINDOW = 150
 """How many arithmetic instructions a core looks ahead for work that does not wait for results."""
-
-
-@dataclass(slots=True)
-class Nest:
-    """A store with its loops, the inner first; the first access is the write.
-
-    Attributes:
-        products: iterations of the k innermost loops, for each k.
-        outside: the accesses to memory, without temporaries that live in registers.
-        volumes: bytes of memory that these accesses touch under the k innermost loops, for each k.
-        straight: loops that become straight code because they move temporaries in registers.
-    """
-
-    store: Store
-    order: list[Loop]
-    products: list[int]
-    moves: list[Footprint]
-    outside: list[Footprint]
-    volumes: list[int]
-    straight: set[int]
-
-    def skipped(self) -> float:
-        """The share of iterations that remain after the lowering skips products with zeros.
-
-        The lowering puts tests around loops with enough work, and leaves out rows of unrolled
-        loops.
-        """
-        tests = [t for t in self.store.notes.tests if t.skips]
-        if not tests:
-            return 1.0
-        k = next((k for k, n in enumerate(self.products) if n >= WORTH), len(self.order))
-        if any(loop.kind not in ("serial", "parallel") for loop in self.order[k:]):
-            k = len(self.order)
-        cut = [x.kind == "unroll" or (x.kind == "serial" and x.extent <= TAPS) for x in self.order]
-        return guard_fraction(tests, {x.index for n, x in enumerate(self.order[:k]) if not cut[n]})
 
 
 @dataclass(slots=True)
@@ -154,7 +121,7 @@ def machine_features(
 
     launches = sum(c.launches for c in costs)
     bound = sum(c.bound / c.cores for c in costs)
-    pages = _page_misses(main.nest, main.fits[1], machine) / main.cores
+    pages = page_misses(main.nest, main.fits[1], machine) / main.cores
     row = [
         share(sum(c.compute / c.cores for c in costs)),
         share(sum(c.loads / c.cores for c in costs)),
@@ -189,8 +156,8 @@ def _described(cost: _Cost, machine: MachineModel) -> list[float]:
         block.loads / max(block.instructions, 1.0), log2(block.chain),
         log2(block.instructions + 1), log2(block.lanes), block.waste, block.gathers, block.split,
         log2(around), log2(block.held), log2(block.fold + 1), log2(notes.ahead + 1),
-        float(sum(not t.skips for t in notes.tests)), log2(cost.ran + 1e-3), cost.partial,
-        log2(max(_scattered(nest, block.depth)[0], 2.0**-10)),
+        guards(nest, block.depth), log2(cost.ran + 1e-3), cost.partial,
+        log2(max(scattered(nest, block.depth)[0], 2.0**-10)),
     ]  # fmt: skip
 
 
@@ -198,19 +165,13 @@ def _places(cost: _Cost, machine: MachineModel) -> list[float]:
     """How many runs of memory and pages are touched by the loops that fit into each of the two near
     caches."""
     near, far = cost.fits
-    runs, pages = _scattered(cost.nest, near)
-    wide_runs, wide_pages = _scattered(cost.nest, far)
+    runs, pages = scattered(cost.nest, near)
+    wide_runs, wide_pages = scattered(cost.nest, far)
     moves = (m for m in cost.nest.outside if not m.asked)
     ways = machine.page / machine.levels[0].bytes
     conflicts = sum(m.set_conflicts(near, machine.page) for m in moves) * ways
     numbers = (runs, pages, conflicts, wide_runs, wide_pages)
     return [log2(max(number, 2.0**-10)) for number in numbers]
-
-
-def _scattered(nest: Nest, depth: int) -> tuple[float, float]:
-    """Runs of memory and pages under the inner loops."""
-    found = [move.places(depth) for move in nest.outside]
-    return sum(f[0] for f in found), sum(f[1] for f in found)
 
 
 def _operations(store: Store, machine: MachineModel) -> float:
@@ -245,11 +206,11 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     trips = total / products[block.depth]
     if block.fold:  # the lowering turns the loop around the block into vectors
         trips /= min(block.fold, order[block.depth].extent)
-    guards = [t for t in nest.store.notes.tests if not t.skips]
+    tests = [t for t in nest.store.notes.tests if not t.skips]
     inner = {loop.index for loop in order[: block.depth]}
-    ran, partial = guard_fraction(guards, inner), 0.0
-    if guards:
-        partial = 1.0 - guard_fraction(guards, inner, whole=True) / max(ran, 1e-9)
+    ran, partial = guard_fraction(tests, inner), 0.0
+    if tests:
+        partial = 1.0 - guard_fraction(tests, inner, whole=True) / max(ran, 1e-9)
     ran *= nest.skipped()
     trips *= ran
     steps = machine.loop_step * trips if block.depth < len(order) else 0.0
@@ -260,9 +221,9 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
             tasks *= max(loop.extent, 1)
             launches = total // products[k + 1]
     used = tasks / -(-tasks // machine.cores)
-    fits = [_within(nest, level) for level in machine.levels]
+    fits = [within(nest, level) for level in machine.levels]
     near, far, memory = (
-        _traffic(nest, k, machine.line) * ran / level.per_cycle
+        traffic(nest, k, machine.line) * ran / level.per_cycle
         for k, level in zip(fits, machine.levels, strict=True)
     )
     return _Cost(
@@ -332,9 +293,8 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             count *= vectors if moved is not None else 1
         else:
             stride = _vector_stride(access, order, depth) or 0
-        if stride > SHUFFLED or _uneven(access, order, depth):
-            gathers += 1
-            count *= min(width, lanes)
+        each, gathered = _lane_loads(access, order, depth, stride, min(width, lanes))
+        count, gathers = count * each, gathers + gathered
         count *= stride if 1 < stride <= SHUFFLED and access is not written else 1
         taken = count * (1.0 + reducing) / held if access is written else count
         converts += count * _conversion(nest.store, access)
@@ -425,73 +385,22 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
     return None
 
 
-def _within(nest: Nest, level: Level) -> int:
-    """How many of the inner loops touch no more memory than a cache holds.
-
-    A cache holds less than its size where the addresses fall into few of its sets.
-    """
-    fits, size = 0, level.bytes
-    for k, volume in enumerate(nest.volumes):
-        if volume > size:
-            break
-        fits = k
-    if level.ways:
-        way = size // level.ways
-        while fits and sum(m.set_conflicts(fits, way) for m in nest.outside) * way > size:
-            fits -= 1
-    return fits
+def _lane_loads(
+    access: Footprint, order: list[Loop], depth: int, stride: int, lanes: int
+) -> tuple[float, bool]:
+    """How many loads a vector of an access takes, and whether they are one for each lane."""
+    uneven = _uneven(access, order, depth)
+    if uneven and stride == 1:
+        return CLAMPED, False
+    return (lanes, True) if uneven or stride > SHUFFLED else (1.0, False)
 
 
 def _uneven(access: Footprint, order: list[Loop], depth: int) -> bool:
-    """Whether an index is clamped along a vector, and the lanes are loaded one by one.
+    """Whether an index is clamped along a vector.
 
     If a loop that is not unrolled moves the clamped part too, lowering leaves the clamp to that
     loop's first and last vectors.
     """
-    uneven = access.access.uneven
-    around = (x for x in order if x.kind in ("serial", "parallel") and x.extent > 1)
-    if any(x.index in uneven for x in around):
-        return False
-    return any(x.kind == "vectorized" and x.index in uneven for x in order[:depth])
-
-
-def _traffic(nest: Nest, fits: int, line: int) -> float:
-    """The bytes that a store moves from beyond a cache.
-
-    The `fits` innermost loops fit into the cache: the lines they touch come once for each run of
-    these loops.
-    """
-    products = nest.products
-    total = 0.0
-    for move in nest.outside:
-        k = _still(nest, move, fits)
-        whole = max(1.0, line / max(move.bytes * move.run[k], 1))
-        total += move.bytes * move.touched[k] * whole * (products[-1] / products[k])
-    return total
-
-
-def _still(nest: Nest, move: Footprint, k: int) -> int:
-    """Extend `k` over the loops around that do not move the access, so that its cached memory is
-    used again."""
-    while k < len(nest.order) and move.steps[k] is None:
-        k += 1
-    return k
-
-
-def _page_misses(nest: Nest, fits: int, machine: MachineModel) -> float:
-    """Cycles of page misses; none while all pages fit into the core's table.
-
-    The `fits` innermost loops fit into the second cache: their pages are missed once for each time
-    these loops run.
-    """
-    products = nest.products
-    total = 0.0
-    pages = []
-    for move in nest.outside:
-        k = _still(nest, move, fits)
-        pages.append(move.places(fits)[1])
-        if k == fits:
-            total += pages[-1] * (products[-1] / products[k])
-        elif k < len(nest.order):
-            total += move.places(k)[1] * (products[-1] / products[k])
-    return total * machine.page_miss if sum(pages) > machine.pages else 0.0
+    around = {x.index for x in order if x.kind in ("serial", "parallel") and x.extent > 1}
+    lanes = {x.index for x in order[:depth] if x.kind == "vectorized"}
+    return any(loops & lanes and not loops & around for loops in access.access.uneven)

@@ -89,12 +89,12 @@ class TouchedBuffer:
     with the loops (by position).
 
     Attributes:
-        uneven: the loops along which an index is clamped.
+        uneven: for each clamped index, the loops along which it is clamped.
     """
 
     buffer: Buffer
     dims: list[IndexStride]
-    uneven: set[int]
+    uneven: set[frozenset[int]]
     reads: int = 0
 
 
@@ -218,7 +218,7 @@ class _Walker:
             dims = [index_stride(i, self.strides) for i in indices]
             while buffer in self.views:
                 buffer, dims = _through_view(self.views[buffer], dims, self.strides)
-            uneven = set[int]().union(*(clamped(i, self.strides) for i in indices))
+            uneven = {clamped(i, self.strides) for i in indices} - {frozenset()}
             key = buffer, frozenset[int]().union(*dims)
             access = merged.get(key)
             if access is None:

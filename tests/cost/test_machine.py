@@ -17,6 +17,7 @@ from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, FrozenMap, IterKind, evolve
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 from metasched.target import Target
 from metasched.workloads import get
@@ -47,12 +48,10 @@ def test_the_register_block_of_the_update():
 
 
 @pytest.mark.parametrize(
-    ("multiples", "lanes", "gathers"),
-    [((1, 4, 1, 1), 4, 0), ((1, 1, 16, 1), 4, 0), ((1, 1, 16, 1), 32, 1)],
+    ("multiples", "lanes"), [((1, 4, 1, 1), 4), ((1, 1, 16, 1), 4), ((1, 1, 16, 1), 32)]
 )
-def test_a_vector_of_clamped_elements_is_loaded_lane_by_lane(multiples, lanes, gathers):
-    """Overcompute reads the last element again; a clamp of the rows costs no gather. A clamp of the
-    columns costs a gather in the last vector alone."""
+def test_a_vector_of_clamped_elements_is_no_gather(multiples, lanes):
+    """Overcompute reads the last element again, in rows or in columns."""
     sch = Schedule(get("gmm").func((1, 30, 28, 8)))
     block = sch.get_block("Z")
     sch.cache_write(block, 0, "local")
@@ -60,7 +59,7 @@ def test_a_vector_of_clamped_elements_is_loaded_lane_by_lane(multiples, lanes, g
     *_, columns, terms = sch.get_loops(block)
     sch.reorder(terms, columns)
     sch.vectorize(sch.split(columns, [None, lanes])[1])
-    assert machine(sch.mod)["block.gathers"] == gathers
+    assert machine(sch.mod)["block.gathers"] == 0.0
 
 
 def test_reads_of_narrow_types_are_converted_in_the_block():
@@ -143,14 +142,14 @@ def test_the_bound_follows_the_made_up_machine():
     assert np.corrcoef(np.argsort(np.argsort(bound)), np.argsort(np.argsort(seconds)))[0, 1] > 0.5
 
 
-def row_sums(notes=(), row=256, kind="", guard=lambda i: TRUE):
+def row_sums(notes=(), row=256, kind="", guard=lambda k: TRUE):
     """S[i] = S[i] + X[i, k] under notes on the block."""
     X, out = Buffer.of("X", (64, row)), Buffer.of("S", (64,))
     i, k, vi, vk = Var("i"), Var("k"), Var("vi"), Var("vk")
     store = BufferStore(out, out[vi] + X[vi, vk], (vi,))
     iters = ((vi, 64, IterKind.SPATIAL), (vk, row, IterKind.REDUCE))
     summed = evolve(block("sum", iters, store, (X, out), (out,)), annotations=FrozenMap(notes))
-    body = nest([(i, 64, "p"), (k, row, kind)], BlockRealize((i, k), guard(i), summed))
+    body = nest([(i, 64, "p"), (k, row, kind)], BlockRealize((i, k), guard(k), summed))
     root = Block("root", (), (), (), body)
     return IRModule.of(PrimFunc((X, out), BlockRealize.plain(root)))
 
@@ -279,8 +278,45 @@ def test_prefetched_rows_cost_no_page_or_cache_set_conflicts():
 
 
 def test_conditions_around_a_store_are_counted():
-    guarded = machine(row_sums(guard=lambda i: compare(LT, i, as_expr(60))))
+    guarded = machine(row_sums(kind="u", guard=lambda k: compare(LT, k, as_expr(60))))
     assert (guarded["block.guards"], machine(row_sums())["block.guards"]) == (1.0, 0.0)
+
+
+def test_a_condition_counts_where_the_lowering_tests_it():
+    """A condition on rows runs once for each row, not for each of its vectors."""
+
+    @T.prim_func
+    def rows(A: T.Buffer((64, 256), "float32"), B: T.Buffer((64, 256), "float32")):
+        for i, j in T.grid(64, 16):
+            for v in T.vectorized(16):
+                with T.block("B"):
+                    vi, vj = T.axis.spatial(64, i), T.axis.spatial(256, j * 16 + v)
+                    T.where(i < 60)
+                    B[vi, vj] = A[vi, vj]
+
+    assert machine(IRModule.of(rows))["block.guards"] == 1 / 16
+
+
+def test_lanes_up_to_a_limit_cost_two_loads():
+    """The last vector of 100 columns ends at a limit; rows that are clamped, too, cost nothing."""
+
+    def program(column: str, row: str = "vi") -> IRModule:
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((64, 128), "float32"), B: T.Buffer((64, 16), "float32")):
+    for i in range(64):
+        for v in T.vectorized(16):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, v])
+                B[vi, vj] = A[{row}, {column}] * T.float32(2)
+"""
+        return IRModule.of(parse(text))
+
+    free, ends = machine(program("vj")), machine(program("T.min(vj, 9)"))
+    rows = machine(program("T.min(vj, 9)", "T.min(vi, 60)"))
+    assert free["block.gathers"] == ends["block.gathers"] == 0.0
+    assert ends["loads"] > free["loads"] + 0.4 and rows["loads"] == ends["loads"]
+    assert machine(program("T.min(2 * vj, 9)"))["block.gathers"] == 1.0
 
 
 def test_results_are_held_while_the_loops_around_do_not_move_them():

@@ -1,0 +1,120 @@
+"""A store's nest: its loops, the memory that they touch, and the traffic between memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metasched.cost.footprint import Footprint
+from metasched.cost.guard_fraction import guard_fraction
+from metasched.cost.summary import Loop, Store
+from metasched.lower.passes.zeros import TAPS, WORTH
+from metasched.target.machine import Level, MachineModel
+
+
+@dataclass(slots=True)
+class Nest:
+    """A store with its loops, the inner first; the first access is the write.
+
+    Attributes:
+        products: iterations of the k innermost loops, for each k.
+        outside: the accesses to memory, without temporaries that live in registers.
+        volumes: bytes of memory that these accesses touch under the k innermost loops, for each k.
+        straight: loops that become straight code because they move temporaries in registers.
+    """
+
+    store: Store
+    order: list[Loop]
+    products: list[int]
+    moves: list[Footprint]
+    outside: list[Footprint]
+    volumes: list[int]
+    straight: set[int]
+
+    def skipped(self) -> float:
+        """The share of iterations that remain after the lowering skips products with zeros.
+
+        The lowering puts tests around loops with enough work, and leaves out rows of unrolled
+        loops.
+        """
+        tests = [t for t in self.store.notes.tests if t.skips]
+        if not tests:
+            return 1.0
+        k = next((k for k, n in enumerate(self.products) if n >= WORTH), len(self.order))
+        if any(loop.kind not in ("serial", "parallel") for loop in self.order[k:]):
+            k = len(self.order)
+        cut = [x.kind == "unroll" or (x.kind == "serial" and x.extent <= TAPS) for x in self.order]
+        return guard_fraction(tests, {x.index for n, x in enumerate(self.order[:k]) if not cut[n]})
+
+
+def guards(nest: Nest, depth: int) -> float:
+    """How many conditions are tested for each run of the block; the lowering moves a condition out
+    of the loops that do not change it."""
+    place = {loop.index: k for k, loop in enumerate(nest.order)}
+    tests = (t for t in nest.store.notes.tests if not t.skips)
+    inner = (min(place[loop] for loop, _, _ in test.digits) for test in tests)
+    return sum(nest.products[depth] / nest.products[max(k, depth)] for k in inner)
+
+
+def scattered(nest: Nest, depth: int) -> tuple[float, float]:
+    """Runs of memory and pages under the inner loops."""
+    found = [move.places(depth) for move in nest.outside]
+    return sum(f[0] for f in found), sum(f[1] for f in found)
+
+
+def within(nest: Nest, level: Level) -> int:
+    """How many of the inner loops touch no more memory than a cache holds.
+
+    A cache holds less than its size where the addresses fall into few of its sets.
+    """
+    fits, size = 0, level.bytes
+    for k, volume in enumerate(nest.volumes):
+        if volume > size:
+            break
+        fits = k
+    if level.ways:
+        way = size // level.ways
+        while fits and sum(m.set_conflicts(fits, way) for m in nest.outside) * way > size:
+            fits -= 1
+    return fits
+
+
+def traffic(nest: Nest, fits: int, line: int) -> float:
+    """The bytes that a store moves from beyond a cache.
+
+    The `fits` innermost loops fit into the cache: the lines they touch come once for each run of
+    these loops.
+    """
+    products = nest.products
+    total = 0.0
+    for move in nest.outside:
+        k = _still(nest, move, fits)
+        whole = max(1.0, line / max(move.bytes * move.run[k], 1))
+        total += move.bytes * move.touched[k] * whole * (products[-1] / products[k])
+    return total
+
+
+def _still(nest: Nest, move: Footprint, k: int) -> int:
+    """Extend `k` over the loops around that do not move the access, so that its cached memory is
+    used again."""
+    while k < len(nest.order) and move.steps[k] is None:
+        k += 1
+    return k
+
+
+def page_misses(nest: Nest, fits: int, machine: MachineModel) -> float:
+    """Cycles of page misses; none while all pages fit into the core's table.
+
+    The `fits` innermost loops fit into the second cache: their pages are missed once for each time
+    these loops run.
+    """
+    products = nest.products
+    total = 0.0
+    pages = []
+    for move in nest.outside:
+        k = _still(nest, move, fits)
+        pages.append(move.places(fits)[1])
+        if k == fits:
+            total += pages[-1] * (products[-1] / products[k])
+        elif k < len(nest.order):
+            total += move.places(k)[1] * (products[-1] / products[k])
+    return total * machine.page_miss if sum(pages) > machine.pages else 0.0
