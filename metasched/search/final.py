@@ -19,6 +19,7 @@ INTERRUPTED = "interrupted"  # why a run ended: Ctrl-C
 FINALISTS = 8  # the fewest programs in the final
 FINALISTS_PER_TRIAL = 1 / 8  # programs in the final of a long run, for each trial
 CLOSE = 1.15  # a finalist takes at most this many times the seconds of the best
+WRITTEN = 0.95  # the program as written is a candidate if it takes less than this times the best
 ALWAYS = 4  # the fastest programs, always in the final: the best time may be far too low
 PRELIMINARY_ROUNDS = 3  # the fewest turns that choose the finalists from twice their number
 FINAL_ROUNDS = 8  # the fewest turns of the final
@@ -47,6 +48,8 @@ def compared(
         final = FinalComparison(run, run.runner)
         try:
             unscheduled = final.unscheduled()
+            if unscheduled < WRITTEN * run.best_seconds and run.measure_as_written():
+                final = FinalComparison(run, run.runner)
             return *final.winner(default_seconds), unscheduled
         except KeyboardInterrupt:
             run.finished = INTERRUPTED

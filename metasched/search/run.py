@@ -261,6 +261,19 @@ class TaskRun:
             )
         )  # fmt: skip
 
+    def measure_as_written(self) -> bool:
+        """Measure the program as written, one trial beyond the budget, so that a result is never
+        slower than not tuning; False if it was measured before."""
+        with self.phases.of("search"):
+            written = self.factory.finished(Trace())
+        if written.key in self.population.seen:
+            return False
+        self.population.seen.add(written.key)
+        outcomes = self._measure([written])
+        self.strategy.learn([written], [o.median for o in outcomes])
+        self._unlearnt.clear()
+        return True
+
     def _guessed(self, guide: CostModel) -> list[SearchCandidate]:
         """The program that `metasched.autoschedule` gives; none if it was measured before."""
         with self.phases.of("search"), paused_collection():

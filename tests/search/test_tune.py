@@ -26,13 +26,14 @@ from metasched.errors import (
     TraceError,
     TuneError,
 )
-from metasched.ir.equal import structural_hash
+from metasched.ir.equal import structural_equal, structural_hash
 from metasched.ir.func import IRModule
 from metasched.kinds import default_space
 from metasched.measure.candidate import Candidate, Outcome, Status
 from metasched.measure.replay import ReplayRunner
 from metasched.mutate.neighbours import neighbours
 from metasched.report.tables import tune_text
+from metasched.schedule.schedule import Schedule
 from metasched.search.annealing import AnnealingOptions, SimulatedAnnealing
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions
 from metasched.search.final import FinalComparison
@@ -465,6 +466,29 @@ def test_ctrl_c_in_the_final_keeps_the_best_programs_of_the_search(tmp_path):
     assert Interrupted.finals == 1 and results["one"].unscheduled_seconds == 7.0
     assert [r.ended for r in results.values()] == ["interrupted", "budget"]
     assert all(r.trials == 6 and r.best.path.exists() for r in results.values())
+
+
+@pytest.mark.parametrize(("written", "wins"), [(2e-4, True), (2e-3, False)])
+def test_the_program_as_written_wins_where_all_schedules_are_slower(tmp_path, written, wins):
+    def seconds(candidate):
+        return written if structural_equal(candidate.module, Schedule(FUNC).mod) else 1e-3
+
+    class Slow(ReplayRunner):
+        options = SimpleNamespace(sample_ms=5.0)
+
+        def unscheduled(self):
+            return Outcome(Status.OK, (written,))
+
+        def interleave(self, candidates, rounds, fresh):
+            return [(seconds(candidate),) * 3 for candidate in candidates]
+
+        def verify(self, candidate):
+            return Outcome(Status.OK, (1.0,))
+
+    result = run(tmp_path, trials=6, runner=lambda f, t: Slow(cost=seconds))
+    assert (len(result.best.trace) == 0) == wins and result.trials == 6 + wins
+    assert result.best.seconds == (written if wins else 1e-3)
+    assert len(replay(result.best.path, FUNC, target=TARGET).trace) == len(result.best.trace)
 
 
 def test_the_final_times_close_programs_again_and_ships_a_right_one(monkeypatch):
