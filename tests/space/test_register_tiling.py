@@ -282,3 +282,44 @@ def main(A: T.Buffer((23, 24), "float64"), W: T.Buffer((24, 24), "float64")):
         drawn = draw(func, one.trace, 0)
         assert drawn is not None
         check_numbers(func, drawn.mod)
+
+
+ORDERED = {
+    "linear": ("(20, 33)", "(48, 33)", "(20, 48)", "20, 48", "33", "A[i, k] * B[j, k]"),
+    "odd": ("(13, 40)", "(40, 28)", "(13, 28)", "13, 28", "40", "A[i, k] * B[k, j]"),
+    "window": ("(9, 19)", "(3, 4)", "(7, 16)", "7, 16", "3, 4", "A[i + k, j + l] * B[k, l]"),
+}
+
+
+@pytest.mark.parametrize("case", ORDERED)
+def test_sums_in_plain_loops_keep_their_order_in_registers(case):
+    """Equal to the last bit, for numbers whose sums depend on the order of the terms."""
+    a, b, c, spatial, steps, term = ORDERED[case]
+    variables = "k, l" if "," in steps else "k"
+    loop = f"T.grid({steps})" if "," in steps else f"range({steps})"
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer({a}, "float32"), B: T.Buffer({b}, "float32"), C: T.Buffer({c}, "float32")):
+    for i, j in T.grid({spatial}):
+        C[i, j] = 0.25
+        for {variables} in {loop}:
+            C[i, j] += {term}
+""")
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = [t for t in generator.generate(func, TARGET) if "SSRRS" in str(t)]
+    assert found and not generator.failures
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=p.constant_shape()).astype(np.float32) for p in func.buffers[:2]]
+    wanted = np.zeros(func.buffers[2].constant_shape(), np.float32)
+    build(func)(*inputs, wanted)
+    checked = 0
+    for space in found:
+        for seed in range(4):
+            sch = draw(func, space, seed)
+            if sch is not None:
+                assert "T.axis.opaque" in sch.script() and "T.vectorized" in sch.script()
+                output = np.zeros_like(wanted)
+                build(sch)(*inputs, output)
+                np.testing.assert_array_equal(output, wanted)
+                checked += 1
+    assert checked >= 3

@@ -28,7 +28,8 @@ from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_tiling import Plan, RegisterTiling
+from metasched.space.modules.register_plan import Plan
+from metasched.space.modules.register_tiling import RegisterTiling
 from metasched.space.packing import Operand, packed_panel, strips
 from metasched.space.strides import FEW
 from metasched.space.tiling import (

@@ -16,6 +16,9 @@ Extents without suitable divisors are padded. Rows are padded to a size up to 15
 (`sample_padded_tile`, `overcompute`), columns to whole vectors in a padded panel, or with clamped
 reads in the last tile. Only the block that stores the results then has conditions. A panel is
 stored in strips as wide as a tile, so that the micro kernel reads memory in order.
+
+A sum of floats in plain loops keeps its order, and starts from the results in memory. Its tiles are
+computed in place: no row or column is padded, and there is no consumer to fuse.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 from metasched.analysis.block import TILED
 from metasched.ir.expr import EQ, Expr, as_expr, as_int, compare
@@ -32,6 +34,7 @@ from metasched.ir.stmt import Block, IterVar
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.modules.register_plan import Plan, Tiles, columns_of, in_order
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import (
     Operand,
@@ -72,8 +75,6 @@ ROWS_PER_PACKING = 160
 """Packing a panel takes as long as computing this many rows: moving one element takes as long as 10
 vector operations, and a vector operation computes 16 elements of a row."""
 _PARALLEL, _MIDDLE, _REDUCE, _UNROLLED, _REGISTER, _GROUP = range(6)
-Tiles: TypeAlias = dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
-"""For each axis, the levels of its parts and their factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,14 @@ class RegisterTiling:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        nested = within_parallel(sch, block)
-        here = replace(self, cores=1, pad_rows=False) if nested else self
+        nested, ordered = within_parallel(sch, block), in_order(sch.get(block))
+        here = replace(self, pad_rows=False) if nested or ordered else self
+        here = replace(here, cores=1) if nested else here
         found: list[Schedule] = []
         for plan, pack in [(p, pack) for p in self.plans(sch, block) for pack in p.packable]:
             tiled = partial(here.apply, block, plan, pack)
             found += changed(sch, partial(tiled, True)) or changed(sch, partial(tiled, False))
-        return found or [sch]
+        return [*found, sch] if ordered else found or [sch]
 
     # -- analysis of the block ---------------------------------------------------------------------
 
@@ -125,11 +127,12 @@ class RegisterTiling:
         instructions of a `form`, the operand of the lanes is always packed.
         """
         node = sch.get(block)
-        vector = vector_iter(node)
+        vector, ordered = vector_iter(node), in_order(node)
         sizes = [sch.state.size(v.dom.extent) for v in node.iter_vars]
         if vector is None or None in sizes:
             return []
-        if form is not None and any(as_int(v.dom.extent) is None for v in node.iter_vars):
+        constant = all(as_int(v.dom.extent) is not None for v in node.iter_vars)
+        if (form is not None or ordered) and not constant:
             return []
         extent = as_int(vector.dom.extent)
         if extent is None:
@@ -153,7 +156,9 @@ class RegisterTiling:
         first = {(o.contiguous, o.batch): o for o in reversed(large)}  # see `packed_panels`
         packable += [o for o in large if o.contiguous or o is first[False, o.batch]]
         alone = len(operands) == 1 == len(others) + len(ahead)
-        if extent % lanes and (alone or None in packable) and extent > lanes // 2 > 0:
+        if ordered:
+            pass  # no column may be computed that does not exist
+        elif extent % lanes and (alone or None in packable) and extent > lanes // 2 > 0:
             step = padding_step(extent, lanes)
             if step or not widths:
                 padded = tuple(operands) if alone else (None,)
@@ -165,7 +170,8 @@ class RegisterTiling:
         if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths and widths[0] > 1:
-            found.append(Plan(position, tuple(widths), tuple(packable), 1, ahead, direct))
+            plan = Plan(position, tuple(widths), tuple(packable), 1, ahead, direct)
+            found.append(replace(plan, ordered=ordered))
         return found
 
     def _plans_at_run_time(self, sch: Schedule, node: Block, vector: IterVar) -> list[Plan]:
@@ -220,11 +226,11 @@ class RegisterTiling:
             strict: also require what a small block may be unable to meet: enough accumulators,
                 few repeated packings, and outer tiles that divide evenly over the cores.
         """
-        finish = epilogue(sch, block)
-        if finish is None:
-            finish = sch.cache_write(block, 0, "local")
-        else:
+        finish = None if plan.ordered else epilogue(sch, block)
+        if finish is not None:
             sch.set_scope(block, 0, "local")
+        elif not plan.ordered:
+            finish = sch.cache_write(block, 0, "local")
         how = (plan.vector, plan.step, plan.form is None)
         panels = packed_panels(sch, block, pack, *how) if pack is not None else []
         iters = range(len(sch.get(block).iter_vars))
@@ -245,13 +251,13 @@ class RegisterTiling:
             store(sch, panel, lanes, tiles[parts[-1][0]][1][-1])
         levels = tile(sch, STRUCTURE if plan.form is None else plan.form.structure, parts)
         outer = sch.fuse(*levels[_PARALLEL])
-        place = levels[_MIDDLE][-1]
-        sch.reverse_compute_at(finish, place, preserve_unit_loops=True)
         depth = 1 + len(levels[_MIDDLE])
-        lane = stored_iter(sch, finish)
-        together = copied_together(sch, finish, lane, max(plan.widths))
-        wide = width if together >= max(plan.widths) else together
-        vectors(sch, sch.get_loops(finish)[depth:], lane, wide)
+        if finish is not None:
+            sch.reverse_compute_at(finish, levels[_MIDDLE][-1], preserve_unit_loops=True)
+            lane = stored_iter(sch, finish)
+            together = copied_together(sch, finish, lane, max(plan.widths))
+            wide = width if together >= max(plan.widths) else together
+            vectors(sch, sch.get_loops(finish)[depth:], lane, wide)
         for panel, _ in panels if pack not in plan.ahead else ():
             if plan.form is None or (pack and pack.rows > FEW):
                 self.fill(sch, panel, outer, plan, width)
@@ -267,7 +273,8 @@ class RegisterTiling:
             sch.annotate(block, TILED, STRUCTURE)
         else:
             plan.form.place(sch, levels[_REGISTER], levels[_GROUP])
-        skip_outside(sch, finish, levels[_MIDDLE])
+        if finish is not None:
+            skip_outside(sch, finish, levels[_MIDDLE])
 
     def _whole_tiles(
         self, sch: Schedule, block: BlockRV, plan: Plan, every: Sequence[Axis], tiles: Tiles
@@ -433,6 +440,7 @@ class RegisterTiling:
                     reduced.append(axis)
         steps: list[ExprRV] = []
         short = len(reduced) > 1 and (reduced[-1].extent or 1) <= SHORT_REDUCTION
+        short = short and not plan.ordered  # the loops before the last loop stay before it
         for axis in reduced[-2 if short else -1 :]:
             factors = sch.sample_perfect_tile(axis.loop, 2, 8)
             tiles[axis] = ((_REDUCE, _UNROLLED), factors)
@@ -463,33 +471,3 @@ class RegisterTiling:
         rows = [a.extent or 1 for a in spatial if a is not vector and a.position not in pack.batch]
         short = (vector.extent or 1) < self.cores * self.vector_bits // 32
         return max(math.prod(rows) // ROWS_PER_PACKING, self.cores if short else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a block is vectorized and which operands are packed, before any sampling.
-
-    Attributes:
-        vector: the position of the vector iterator.
-        widths: the choices of lanes of a vector.
-        packable: the choices of the packed operand; None for no packing.
-        step: the columns are padded to a multiple of this number.
-        ahead: constant operands: their panels are packed once, before the kernel runs.
-        direct: operands that few rows use, which may be read unpacked.
-        form: the tensor instructions to use instead of vectors; None for vectors.
-        at_run_time: the number of columns is known at run time only.
-    """
-
-    vector: int
-    widths: tuple[int, ...]
-    packable: tuple[Operand | None, ...]
-    step: int = 1
-    ahead: tuple[Operand, ...] = ()
-    direct: tuple[Operand, ...] = ()
-    form: TensorForm | None = None
-    at_run_time: bool = False
-
-
-def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:
-    """The factors of the vector axis."""
-    return next(factors for axis, (_, factors) in tiles.items() if axis.position == plan.vector)

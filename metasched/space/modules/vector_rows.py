@@ -36,7 +36,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.modules.scan import scanned
 from metasched.space.modules.scatter import scattered
-from metasched.space.strides import iter_stride, vector_iter
+from metasched.space.strides import has_vectors, iter_stride, vector_iter
 from metasched.space.tiling import Axis, axes, changed, uniform, untouched
 
 STRUCTURE = "vector_rows"
@@ -134,5 +134,6 @@ def _known(block: Block) -> bool:
     """Whether a block is a reduction whose partial results may be combined."""
     if block.init is not None:
         return match_reducer(block.init, block.body) is not None
-    free = any(v.is_reduce for v in block.iter_vars)  # a sum of floats may have to keep its order
+    # Elsewhere a sum of floats keeps its order, and has vectors if rows are contiguous in memory.
+    free = any(v.is_reduce for v in block.iter_vars) or has_vectors(block)
     return free and isinstance(block.body, BufferStore) and update_of(block.body) is not None
