@@ -99,3 +99,15 @@ def test_an_init_is_not_overwritten_in_its_own_iteration() -> None:
     sch = Schedule(parse(IN_INIT))
     message = "the block first writes an output"
     check_refused(sch, lambda: sch.compute_inline("first"), "output-block", message)
+
+
+def test_the_only_block_is_not_inlined() -> None:
+    sch = Schedule(
+        parse(
+            '@T.prim_func\ndef f(A: T.Buffer((8,), "int32")):\n    L = T.alloc_buffer((8,), "int32")\n'
+            "    for i in range(8):\n        L[i] = A[i]\n"
+        )
+    )
+    (made,) = sch.enclose("root")
+    message = "L is the only block of root, so nothing would be left"
+    check_refused(sch, lambda: sch.compute_inline(made), "only-block", message)

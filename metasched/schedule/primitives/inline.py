@@ -60,6 +60,9 @@ def compute_inline(state: State, block: BlockLike) -> None:
     store = _single_store(state, realize)
     around = scope.block
     refuse_opaque(state, around, store.buffer)
+    if len(scope.realizes) == 1:
+        text = f"{realize.block.name} is the only block of {around.name}, so nothing would be left"
+        raise state.error("only-block", text, realize)
     pattern = _Pattern(state, realize, store)
 
     def value(load: BufferLoad) -> Expr:
