@@ -54,14 +54,14 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 390, "blocks te einsum workload"),
     (
         "analysis",
-        4300,
+        4310,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access guards closing block overwritten "
         "choice reducer factor loops dependence exchange reordering sequence flops sizes",
     ),
     (
         "schedule",
-        13605,
+        13610,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",

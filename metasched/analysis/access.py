@@ -110,14 +110,14 @@ def exact_accesses(block: Block) -> tuple[Access, ...] | None:
 
 
 def updates_in_place(block: Block, buffer: Buffer) -> bool:
-    """Whether the only element of `buffer` that the body reads is the element that it writes.
+    """Whether the only element of `buffer` that body and init read is the element that the body
+    writes.
 
-    True as well when the body does not read `buffer`, or when only declared regions are known.
+    True as well when they do not read `buffer`, or when only declared regions are known.
     """
-    exact = exact_accesses(block) or ()
-    body = [a for a in exact if a.buffer is buffer and not a.in_init]
-    read = {a.indices for a in body if not a.is_write}
-    written = {a.indices for a in body if a.is_write}
+    own = [a for a in exact_accesses(block) or () if a.buffer is buffer]
+    read = {a.indices for a in own if not a.is_write}
+    written = {a.indices for a in own if a.is_write and not a.in_init}
     return not read or (len(written) == 1 and read <= written)
 
 

@@ -120,6 +120,7 @@ def reduction(
     sole: bool = True,
     among: Sequence[Child] | None = None,
     loops: Sequence[For] | None = None,
+    ordered: bool = False,
 ) -> Failure | None:
     """Whether a child is a reduction block: its updates commute and start from its init.
 
@@ -130,10 +131,12 @@ def reduction(
     Args:
         sole, among: as for `dominant`.
         loops: the loops that iterate (default: all); variables of other loops are constants.
+        ordered: the instances keep their order, so the block may read its other results.
     """
     child = scope.child(token)
     return (
         _reduction_alone(child.block)
+        or (None if ordered else _reads_other_results(child.block))
         or dominant(scope, token, sole=sole, among=among)
         or affine_binding(child, loops)
     )
@@ -141,12 +144,7 @@ def reduction(
 
 @fact
 def _reduction_alone(block: Block) -> Failure | None:
-    return (
-        _has_init(block)
-        or _spatial_or_reduce(block)
-        or _reduction_free_output(block)
-        or _reads_other_results(block)
-    )
+    return _has_init(block) or _spatial_or_reduce(block) or _reduction_free_output(block)
 
 
 def _has_init(block: Block) -> Failure | None:
@@ -179,6 +177,7 @@ def _reduction_free_output(block: Block) -> Failure | None:
     return None
 
 
+@fact
 def _reads_other_results(block: Block) -> Failure | None:
     for region in block.writes:
         if not updates_in_place(block, region.buffer):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metasched.analysis.access import exact_accesses
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import Touch, guard_pairs, meet, place, touches, written
 from metasched.analysis.failure import Failure
@@ -132,7 +133,8 @@ def used_before_init(scope: Scope, token: BlockToken, loop: For) -> Failure | No
 
     A block may follow in the same iteration of its loops, where it uses the result of that
     iteration: the init has run there. A block that follows may also use results of earlier
-    iterations of the common loops. Other blocks must use other elements.
+    iterations of the common loops, and so may the reduction itself, but not its init. Other blocks
+    must use other elements.
     """
     mine, below = scope.child(token), scope.under(loop)
     results = frozenset(r.buffer for r in mine.block.writes)
@@ -145,14 +147,26 @@ def used_before_init(scope: Scope, token: BlockToken, loop: For) -> Failure | No
     for child in below:
         follows = below.index(child) > below.index(mine)
         along = follows and _runs_along(child, mine)
-        for use in touches(child, results) if child is not mine else ():
+        for use in touches(child, results):
+            if child is mine and use.writes:
+                continue
             same = [t for t in stores if t.buffer is use.buffer]
             ready = along and [t.box for t in same] == [use.box]
-            if not ready and any(_may_precede(use, t, follows, scope, loop) for t in same):
+            later = _in_body(use) if child is mine else follows
+            if not ready and any(_may_precede(use, t, later, scope, loop) for t in same):
                 name = mine.block.name
                 text = f"{use.show()} below {loop.var.name}, perhaps before the init of {name}"
                 return Failure("used-early", text, child.realize)
     return None
+
+
+def _in_body(use: Touch) -> bool:
+    """Whether a block is known to read an element in its body alone, not in its init."""
+    assert use.child is not None
+    exact, point = exact_accesses(use.child.block), [r.min for r in use.where.region]
+    return exact is not None and not any(
+        a.in_init and a.buffer is use.buffer and [*a.indices] == point for a in exact
+    )
 
 
 def _may_precede(use: Touch, store: Touch, follows: bool, scope: Scope, loop: For) -> bool:

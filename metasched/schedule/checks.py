@@ -225,12 +225,12 @@ def require_reduction(
 
     Args:
         inner: the innermost loops of the block, where it is enough that the bindings are affine
-            in them, and other blocks may write the results too.
+            in them, and other blocks may write the results too. The instances keep their order.
     """
-    among, token = () if inner else None, realize.block.token
-    failure = block_facts.reduction(scope, token, among=among)
+    among, token, ordered = () if inner else None, realize.block.token, bool(inner)
+    failure = block_facts.reduction(scope, token, among=among, ordered=ordered)
     if failure is not None and inner:
-        failure = block_facts.reduction(scope, token, among=among, loops=inner)
+        failure = block_facts.reduction(scope, token, among=among, loops=inner, ordered=ordered)
     refuse_on(state, failure, realize)
     require_whole_reduction(state, realize)
 

@@ -403,20 +403,39 @@ def planes(rng: random.Random) -> str:
     text = _head(f'A: T.Buffer(({n}, {m}), "{dtype}")', f'D: T.Buffer(({n},), "{dtype}")')
     text += _lines(1, f'C = T.alloc_buffer(({count}, {n}), "{dtype}")')
     at = rng.choice(["vi", "vi", f"{n - 1} - vi", f"vk % {n}"])
-    for plane in range(count):
+    from_init = f"{n - 1} - vi" if "vk" in at else at
+    if rng.random() < 0.4:  # one block for all planes after the first
+        text += _lines(1, f"for i in range({n}):") + _lines(2, 'with T.block("C0"):')
+        text += _lines(3, f"vi = T.axis.spatial({n}, i)", f"C[0, vi] = A[vi, {m - 1}]")
+        loops = rng.sample([("i", n, "S"), ("k", m, "R")], 2)
+        text += _grid_of([("p", count - 1, "S"), *loops], "C1")
+        start = f"C[vp, {from_init}]" if rng.random() < 0.4 else f"T.{dtype}({rng.randint(0, 2)})"
+        old = rng.choice(["", f" * C[vp, {at}]", f" * C[vp, {at}]"])
+        text += _lines(3, "with T.init():") + _lines(4, f"C[vp + 1, vi] = {start}")
+        text += _lines(3, f"C[vp + 1, vi] = C[vp + 1, vi] + A[vi, vk]{old}")
+    for plane in range(count) if "C0" not in text else ():
         old = f" * C[{rng.randrange(plane)}, {at}]" if plane else ""
-        kinds, loops = rng.choice([("SR", "i, k"), ("RS", "k, i")])
-        first = "vi, vk" if kinds == "SR" else "vk, vi"
-        text += _lines(1, f"for {loops} in T.grid({n if kinds == 'SR' else m}, "
-                       f"{m if kinds == 'SR' else n}):")  # fmt: skip
-        text += _lines(2, f'with T.block("C{plane}"):')
-        text += _lines(3, f'{first} = T.axis.remap("{kinds}", [{loops}])', "with T.init():")
-        text += _lines(4, f"C[{plane}, vi] = T.{dtype}({rng.randint(0, 2)})")
+        start = f"T.{dtype}({rng.randint(0, 2)})"
+        if plane and rng.random() < 0.3:
+            start = f"C[{rng.randrange(plane)}, {from_init}]"
+        loops = rng.choice([[("i", n, "S"), ("k", m, "R")], [("k", m, "R"), ("i", n, "S")]])
+        text += _grid_of(loops, f"C{plane}") + _lines(3, "with T.init():")
+        text += _lines(4, f"C[{plane}, vi] = {start}")
         text += _lines(3, f"C[{plane}, vi] = C[{plane}, vi] + A[vi, vk]{old}")
     text += _lines(1, f"for i in range({n}):") + _lines(2, 'with T.block("D"):')
     value = " + ".join(f"C[{plane}, vi]" for plane in range(count))
     text += _lines(3, f"vi = T.axis.spatial({n}, i)", f"D[vi] = {value}")
     return text
+
+
+def _grid_of(loops: list[tuple[str, int, str]], name: str) -> str:
+    """Loops and a block with an iterator for each: names, extents, kinds."""
+    names, extents, kinds = zip(*loops, strict=True)
+    sizes = ", ".join(map(str, extents))
+    text = _lines(1, f"for {', '.join(names)} in T.grid({sizes}):")
+    text += _lines(2, f'with T.block("{name}"):')
+    iters = ", ".join(f"v{x}" for x in names)
+    return text + _lines(3, f'{iters} = T.axis.remap("{"".join(kinds)}", [{", ".join(names)}])')
 
 
 UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
@@ -440,6 +459,15 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     ragged_products: ("cache_update", "cut_and_join", "ragged_tile", "ragged_tile", "fission"),
     overwritten: ("compute_inline", "compute_inline", "reverse_compute_at", "privatize_reduction"),
     rescaled: ("rolling_update", "rolling_update", "compute_at", "compute_inline"),
-    planes: ("compute_at", "compute_at", "reverse_compute_at", "rfactor", "reorder"),
+    planes: (
+        "compute_at",
+        "compute_at",
+        "reverse_compute_at",
+        "rfactor",
+        "reorder",
+        "decompose_reduction",
+        "decompose_reduction",
+        "parallel",
+    ),
 }
 """Each family with the operations of the machine that it is made for."""

@@ -195,3 +195,49 @@ def test_the_init_declares_what_it_reads_itself() -> None:
     (read,) = sch.get(init).reads
     assert [r.extent for r in read.region] == [1, 1]
     check_transform(far, sch)
+
+
+PLANES = """
+@T.prim_func
+def f(A: T.Buffer((4, 5), "int32"), C: T.Buffer((4, 6), "int32")):
+    for p, i, k in T.grid(3, 6, 5):
+        with T.block("C"):
+            vp, vi, vk = T.axis.remap("SSR", [p, i, k])
+            with T.init():
+                C[vp + 1, vi] = {start}
+            C[vp + 1, vi] = C[vp + 1, vi] + {term}
+"""
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize(
+    ("start", "term", "refused"),
+    [
+        ("0", "A[vp, vk] * C[vp, vi]", 0),
+        ("0", "A[vp, vk] * C[vp, 5 - vi]", 0),
+        ("0", "A[vp, vk] * C[3 - vp, vi]", 3),  # reads what the init will set
+        ("C[vp, 5 - vi]", "A[vp, vk]", 1),  # the init reads what the plane before it becomes
+        ("C[vp, 5 - vi]", "A[vp, vk] * C[vp, vi]", 1),
+        ("C[vp + 1, vi] * 2", "A[vp, vk]", 0),
+    ],
+)
+def test_a_reduction_may_read_results_that_are_complete(
+    start: str, term: str, refused: int, at: int
+) -> None:
+    func = parse(PLANES.format(start=start, term=term))
+    sch = Schedule(func)
+    loop = sch.get_loops("C")[at]
+    if at < refused:
+        message = r"block C reads C\[.*\] below ., perhaps before the init of C"
+        check_refused(sch, lambda: sch.decompose_reduction("C", loop), "used-early", message)
+        return
+    sch.decompose_reduction("C", loop)
+    check_transform(func, sch)
+
+
+def test_an_init_that_reads_another_result_keeps_the_order_of_its_loops() -> None:
+    sch = Schedule(parse(PLANES.format(start="C[vp, vi]", term="A[vp, vk]")))
+    p, i, k = sch.get_loops("C")
+    check_refused(sch, lambda: sch.reorder(k, p), "reversed-dependence", "block C")
+    check_refused(sch, lambda: sch.rfactor(k, 0), "reads-other-results", "reads elements of C")
+    sch.reorder(i, p)

@@ -58,6 +58,14 @@ def f(A: T.Buffer((9,), "int32"), C: T.Buffer((10,), "int32")):
                     C[vi] = C[vi] + A[vk]
 """
 
+ONE_BLOCK = """
+@T.prim_func
+def f(A: T.Buffer((8,), "int32")):
+    L = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        L[i] = A[i]
+"""
+
 
 def two_nests(before: str = "0", first: str = "C[vi, vj] * 2", second: str = "vi, vj",
               after: str = "0") -> str:  # fmt: skip
@@ -102,12 +110,7 @@ def test_an_init_is_not_overwritten_in_its_own_iteration() -> None:
 
 
 def test_the_only_block_is_not_inlined() -> None:
-    sch = Schedule(
-        parse(
-            '@T.prim_func\ndef f(A: T.Buffer((8,), "int32")):\n    L = T.alloc_buffer((8,), "int32")\n'
-            "    for i in range(8):\n        L[i] = A[i]\n"
-        )
-    )
+    sch = Schedule(parse(ONE_BLOCK))
     (made,) = sch.enclose("root")
     message = "L is the only block of root, so nothing would be left"
     check_refused(sch, lambda: sch.compute_inline(made), "only-block", message)
