@@ -61,7 +61,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        13610,
+        13625,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",

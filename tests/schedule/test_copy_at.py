@@ -308,3 +308,23 @@ def test_a_shared_copy_of_what_each_thread_makes_is_refused():
     )  # fmt: skip
     sch.read_at(loop, "C", "B", "local")
     check_transform(own, sch, compiled=False)
+
+
+@T.prim_func
+def columns(A: T.Buffer((6, 3), "int32"), C: T.Buffer((6,), "int32")):
+    for k, i in T.grid(3, 6):
+        with T.block("C"):
+            vk, vi = T.axis.remap("RS", [k, i])
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+
+
+def test_a_reduction_that_another_block_began_is_not_copied():
+    sch = Schedule(columns)
+    parts = sch.partition_at(*sch.get_loops("C"), 0)
+    step = lambda: sch.write_at(parts[0], "C", 0, "global")  # noqa: E731
+    check_refused(sch, step, "not-started", r"C below i_0 may continue .* that C_i. began")
+    whole = Schedule(columns)
+    whole.write_at(whole.get_loops("C")[1], "C", 0, "global")
+    check_transform(columns, whole)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from metasched.analysis.block import loop_iter_kind, stage_pipeline
 from metasched.analysis.cover import bound_regions, writes_all
-from metasched.analysis.scope import Child, Scope
+from metasched.analysis.scope import Child, Scope, may_overlap
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region, relax, union_regions
 from metasched.arith.regions import inputs
@@ -118,6 +118,7 @@ def write_at(
             "not-started", f"{writers[0].block.name} updates {name}, which holds values from "
             f"outside of {site.loop.var.name}", writers[0].realize,
         )  # fmt: skip
+    site.require_started(writers)
     region = site.region(writers, "writes")
     site.require_all_written(writers, region)
     cache = cache_buffer(state, site.buffer, storage_scope)
@@ -186,6 +187,23 @@ class _Site:
 
     def _known(self) -> Analyzer:
         return Analyzer(ranges_of(self._above()))
+
+    def require_started(self, writers: Sequence[Child]) -> None:
+        """Refuse a reduction that may go on in the loop with what a block elsewhere computed."""
+        others = [c for c in self.scope.writers(self.buffer) if c not in self.below]
+        for writer in writers:
+            block = writer.block
+            inner = {n.var for n in writer.loops if n not in self._above()}
+            pairs = zip(block.iter_vars, writer.realize.iter_values, strict=True)
+            if all(free_vars(value) <= inner for v, value in pairs if v.is_reduce):
+                continue
+            for other in others:
+                if may_overlap(block, other.block, self.buffer, reads_a=False, reads_b=False):
+                    raise self.state.error(
+                        "not-started", f"{block.name} below {self.loop.var.name} may continue a "
+                        f"reduction over {self.buffer.name} that {other.block.name} began",
+                        writer.realize,
+                    )  # fmt: skip
 
     def require_all_written(self, writers: Sequence[Child], region: Sequence[Range]) -> None:
         """Refuse a region that no single writer fills: the copy back moves every element of it."""
