@@ -220,6 +220,8 @@ def _domain(v: IterVar, block: Block, loops: Loops) -> tuple[Range, Expr | None]
 def _box(domain: Range, loops: Mapping[Var, Range]) -> Range | None:
     """The values that a range takes while loops run; None when no bound is known."""
     found = relax_ranges([domain], loops)
+    if found is not None and (as_int(found[0].extent) or 0) < 0:  # no iteration, as in range(3, 2)
+        return Range(found[0].min, IntImm(found[0].extent.dtype, 0))
     return None if found is None else found[0]
 
 

@@ -286,3 +286,17 @@ def test_a_sum_beside_a_store_that_jumps_keeps_its_order() -> None:
     (made,) = sch.enclose("root")
     assert [v.kind for v in sch.get(made).iter_vars] == [IterKind.OPAQUE]
     check_numbers(reset, sch.mod, compiled=True)
+
+
+def test_a_loop_that_ends_before_it_begins_has_no_iteration() -> None:
+    @T.prim_func
+    def empty(A: T.Buffer((4,), "int32")):
+        for i in range(1, 4):
+            for j in range(i + 3, 3):
+                A[j] = A[j] + 1
+            A[i] = A[i] + 2
+
+    sch = Schedule(empty)
+    made = sch.enclose("root")
+    assert [v.dom.extent for v in sch.get(made[0]).iter_vars][-1] == 0
+    check_numbers(empty, sch.mod, compiled=True)
