@@ -70,6 +70,21 @@ def main(A: T.Buffer((24, 24), "float64")):
     assert all("cut_loop" not in str(t) for t in spaces(ms.script.parse(text.replace(*change))))
 
 
+def test_later_columns_without_a_block_are_no_strip():
+    text = """
+@T.prim_func
+def main(A: T.Buffer((24,), "float64"), B: T.Buffer((24,), "float64")):
+    for i in range(24):
+        with T.block("A"):
+            A[i] = B[i]
+        for j in range(i + 1, 24):
+            x = B[i]
+"""
+    generator = SpaceGenerator((BlockedElimination(256, 16, 2),))
+    generator.generate(ms.script.parse(text), Target.native())
+    assert not generator.failures
+
+
 def agrees(work, shape, trace):
     func, target = work.func(shape), Target.native()
     rng = np.random.default_rng(0)

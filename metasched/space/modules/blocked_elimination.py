@@ -33,6 +33,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, IterKind, SeqStmt, Stmt
+from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
@@ -183,7 +184,7 @@ def _later_columns(steps: For) -> bool:
     """Whether several statements of a loop of constant extent end with a loop over all iterations
     that follow."""
     last = steps.body.stmts[-1] if isinstance(steps.body, SeqStmt) else None
-    if not isinstance(last, For) or as_int(steps.extent) is None:
+    if not isinstance(last, For) or as_int(steps.extent) is None or not any(blocks_of(last)):
         return False
     known = Analyzer()
     ends = (steps.min + steps.extent, last.min + last.extent)
