@@ -15,6 +15,7 @@ from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.narrow_values import narrow_values
 from metasched.lower.passes.prefetch import insert_prefetches
+from metasched.lower.passes.private import note_private
 from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.tiles import keep_tiles
@@ -35,6 +36,7 @@ _CPU = Pipeline(
          "that count by one"),
         (align_addressed, "views of a buffer take its strides"),
         (canonicalize_loops, "later passes may take every loop to start at zero"),
+        (note_private, "needs blocks with their inits; comes after the loops have their variables"),
         (lower_init, "needs the blocks' reduce iterators"),
         (lower_match_buffers, "needs the blocks' regions"),
         (skip_zeros, "needs blocks: their iterators say where a stage holds zeros"),

@@ -16,6 +16,7 @@ from metasched.analysis import block as block_facts
 from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.guarded import uses_pointer
+from metasched.analysis.moved_reads import other_values
 from metasched.analysis.scope import Scope, writes
 from metasched.analysis.witness import covers_domain
 from metasched.errors import brief
@@ -350,6 +351,23 @@ def require_whole_domain(state: State, realize: BlockRealize, loops: Sequence[Fo
     if not covers_domain(domains, realize.iter_values, realize.predicate, *ends):
         text = f"block {block.name} is not proved to run on its whole domain"
         raise state.error("partial-domain", text, realize)
+
+
+@proof
+def require_same_inputs(
+    state: State,
+    scope: Scope,
+    realize: BlockRealize,
+    loops: Sequence[For],
+    without: Collection[Buffer] = (),
+) -> None:
+    """The block reads the same values below `loops` as at its place; see `other_values`."""
+    child = scope.child(realize.block.token)
+    refuse_on(
+        state, other_values(scope, child, loops, without), realize,
+        "keep the block inside the loop that sets its inputs, or give each iteration its own copy "
+        "of them (expand_buffer)",
+    )  # fmt: skip
 
 
 @proof

@@ -22,6 +22,7 @@ from metasched.script import parse
 from metasched.script import tir as T
 
 N, M, K = 24, 36, 20
+PARALLEL = ForKind.PARALLEL
 MATMUL = f"""
 @T.prim_func
 def main(A: T.Buffer(({N}, {K}), "float32"), B: T.Buffer(({K}, {M}), "float32"),
@@ -470,3 +471,34 @@ def main(A: T.Buffer((8, 4), "float32"), C: T.Buffer((8, 4), "float32")):
     steps = next(s for s in walk_stmts(lower(_func(text), NATIVE).body) if isinstance(s, For))
     assert not any(isinstance(s, Allocate) for s in walk_stmts(steps))
     agree(text, integers((8, 4)), np.zeros((8, 4), "float32"))
+
+
+PRIVATE = """
+@T.prim_func
+def main(A: T.Buffer((64, 32), "int32"), B: T.Buffer((3, 64), "int32")):
+    s = T.alloc_buffer((32,), "int32")
+    for t, i in T.grid(3, 64):
+        for j in range(32):
+            with T.block("zero"):
+                vj = T.axis.spatial(32, j)
+                s[vj] = 0
+        for r, j in T.grid(4, 32):
+            with T.block("s"):
+                vi, vj, vr = T.axis.opaque(64, i), T.axis.spatial(32, j), T.axis.opaque(4, r)
+                s[vj] = s[vj] + A[vi, vj] * (vr + 1)
+        with T.block("B"):
+            vt, vi = T.axis.remap("SS", [t, i])
+            B[vt, vi] = s[0] + s[31] * vt
+"""
+
+
+def test_a_buffer_of_each_parallel_iteration_is_allocated_inside_the_loop() -> None:
+    """An opaque iterator does not say that i carries s: `parallel` has proved that it does not."""
+    s = Schedule(_func(PRIVATE))
+    t, i, _ = s.get_loops("zero")
+    s.parallel(i)
+    lowered = lower(s.func, NATIVE)
+    (loop,) = [n for n in walk_stmts(lowered.body) if isinstance(n, For) and n.kind is PARALLEL]
+    assert [as_int(b.shape[0]) for b in _allocations(lowered)] == [32]
+    assert any(isinstance(n, Allocate) for n in walk_stmts(loop.body))
+    agree(s.func, integers((64, 32), dtype="int32"), np.full((3, 64), -1, "int32"))

@@ -564,3 +564,64 @@ def test_a_reduction_shared_by_threads_is_not_put_into_a_block() -> None:
     check_refused(
         sch, lambda: sch.loop_partition(i, [None, 1]), "carried-reduction", "threads of k share"
     )
+
+
+@T.prim_func
+def overwritten(A: T.Buffer((8,), "int32"), D: T.Buffer((8,), "int32")):
+    """Each iteration sets t anew; M reads it before the next iteration does so."""
+    t = T.alloc_buffer((1,), "int32")
+    B = T.alloc_buffer((8,), "int32")
+    C = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        with T.block("P"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = A[vi] + 1
+        with T.block("W"):
+            vi = T.axis.opaque(8, i)
+            t[0] = A[vi] * 3
+        with T.block("M"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = t[0] * 2
+    for i in range(8):
+        with T.block("K"):
+            vi = T.axis.spatial(8, i)
+            D[vi] = B[vi] + C[vi] + t[0]
+
+
+def test_a_block_does_not_move_away_from_values_that_a_loop_overwrites() -> None:
+    sch, (p, m, k), ((i,), _, (j,)) = start(overwritten, "P", "M", "K")
+    for step in (lambda: sch.compute_inline(m), lambda: sch.compute_at(m, j)):
+        check_refused(sch, step, "changed-input", "M reads t, of which iterations of i may set")
+    step = lambda: sch.reverse_compute_at(k, i)  # noqa: E731
+    check_refused(sch, step, "changed-input", "K reads t, of which iterations of i may set")
+    sch.compute_inline(p)
+    check_transform(overwritten, sch)
+
+
+@T.prim_func
+def tiles_of_temporaries(A: T.Buffer((8, 4), "int32"), D: T.Buffer((8, 4), "int32")):
+    """Each iteration of i fills t anew, and all readers stand in the same iteration."""
+    t = T.alloc_buffer((4,), "int32")
+    B = T.alloc_buffer((4,), "int32")
+    for i in range(8):
+        for j in range(4):
+            with T.block("W"):
+                vi, vj = T.axis.opaque(8, i), T.axis.spatial(4, j)
+                t[vj] = A[vi, vj] * 3
+        for j in range(4):
+            with T.block("M"):
+                vj = T.axis.spatial(4, j)
+                B[vj] = t[vj] * 2
+        for j in range(4):
+            with T.block("D"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = B[vj] + 1
+
+
+def test_a_block_moves_inside_the_loop_that_sets_its_inputs() -> None:
+    sch, (m,), _ = start(tiles_of_temporaries, "M")
+    sch.compute_inline(m)
+    check_transform(tiles_of_temporaries, sch)
+    sch, (m, d), (_, (_, j)) = start(tiles_of_temporaries, "M", "D")
+    sch.compute_at(m, j)
+    check_transform(tiles_of_temporaries, sch)

@@ -3,7 +3,8 @@
 A loop that is bound to a reduce iterator carries the contents of the buffer that the block writes
 from one iteration to the next. So does a loop where an iteration may read what an earlier iteration
 wrote. Only blocks tell this. So the pass notes these loops in the allocation's annotation
-`carried`, for the pass that moves allocations inwards.
+`carried`, for the pass that moves allocations inwards. Loops of which the note PRIVATE says that
+they carry nothing are left out.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, map_body, substitute, transform, walk_stmts
 from metasched.lower.passes.align import Alignment, alignments, with_explicit_regions
+from metasched.lower.passes.private import PRIVATE
 
 Carried = dict[Buffer, set[Var]]
 
@@ -96,9 +98,11 @@ def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> 
     for key, value in block.annotations.items():
         if key.startswith("pragma_") and isinstance(value, (int, Expr)):
             body = AttrStmt(None, key, as_expr(value), body)
+    private = block.annotations.get(PRIVATE, ())
     for buffer in reversed(block.alloc_buffers):
         align = aligned.get(buffer, ())
-        notes = FrozenMap({"carried": frozenset(carried[buffer]), "aligned": align})
+        loops = carried[buffer].difference(v for b, v in private if b is buffer)
+        notes = FrozenMap({"carried": frozenset(loops), "aligned": align})
         body = Allocate(buffer, body, notes)
     body = substitute(body, stmt.bindings) if block.iter_vars else body
     return body if stmt.predicate is TRUE else IfThenElse(stmt.predicate, body)

@@ -34,6 +34,7 @@ from metasched.schedule.checks import (
     require_complete_or_reduction,
     require_not_output,
     require_root_free,
+    require_same_inputs,
     require_same_scope,
     require_stage_pipeline,
     require_whole_domain,
@@ -65,7 +66,7 @@ def compute_at(
     requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
               output; no other writer of the block's elements; block and loop in one scope, the loop
               not above the block; all consumers under the loop, and a place after the block's
-              producers and before its consumers
+              producers and before its consumers, where its inputs have the same values
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
     """
     assert isinstance(block, BlockRV)
@@ -136,6 +137,7 @@ def _move(
     if reverse:
         _require_once(state, realize, others, loop, found)
     around = [*state.loops_above(loop), loop]
+    require_same_inputs(state, scope, realize, around)
     if update:
         _require_each_once(state, realize, realize, child.loops)
         _require_each_once(state, realize, moved, around)

@@ -24,6 +24,7 @@ from metasched.schedule.checks import (
     require_not_output,
     require_reduction,
     require_root_free,
+    require_same_inputs,
     require_stage_pipeline,
 )
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -73,6 +74,7 @@ def fuse_reduction_epilogue(
     fused = _fused(realize.block, found, store, operand, values)
     _require_ready(state, scope, realize, last)
     temp = found.buffers[0]
+    require_same_inputs(state, scope, last, state.loops_above(realize), {temp})
     state.commit(
         edit.replace(realize, evolve(realize, block=fused)),
         edit.delete(last),

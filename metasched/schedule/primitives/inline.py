@@ -29,6 +29,7 @@ from metasched.schedule.checks import (
     require_complete,
     require_not_output,
     require_root_free,
+    require_same_inputs,
     require_stage_pipeline,
     require_whole_domain,
 )
@@ -43,8 +44,9 @@ def compute_inline(state: State, block: BlockLike) -> None:
 
     requires  a complete block in a stage pipeline, no output; a body of one store whose indices are
               the iterators or an invertible affine map of them, and which may update the value of
-              the init; a buffer that is used by loads only; or an elementwise block whose results
-              the next block that uses them overwrites, each element once
+              the init; a buffer that is used by loads only, where the inputs of `block` have the
+              same values; or an elementwise block whose results the next block that uses them
+              overwrites, each element once
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)
@@ -64,16 +66,17 @@ def compute_inline(state: State, block: BlockLike) -> None:
         text = f"{realize.block.name} is the only block of {around.name}, so nothing would be left"
         raise state.error("only-block", text, realize)
     pattern = _Pattern(state, realize, store)
+    readers = [
+        c for c in scope.realizes if c.realize is not realize and _reads(c.block, store.buffer)
+    ]
+    for reader in readers:
+        require_same_inputs(state, scope, realize, reader.loops)
 
     def value(load: BufferLoad) -> Expr:
         return pattern.value_at(load.indices)
 
     edits = edit.merge(
-        *(
-            edit.replace(c.realize, _with_loads(c.realize, store.buffer, value))
-            for c in scope.realizes
-            if c.realize is not realize and _reads(c.block, store.buffer)
-        ),
+        *(edit.replace(c.realize, _with_loads(c.realize, store.buffer, value)) for c in readers),
         edit.delete(realize),
         edit.wrap(around, lambda s: _without(s, store.buffer)),
     )
@@ -147,6 +150,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     solved = _solve_loads(state, realize, store, inner.buffer)
     require_whole_domain(state, realize, state.loops_above(realize))
     require_within(state, realize, inner.buffer)
+    require_same_inputs(state, scope, realize, state.loops_above(producer), {inner.buffer})
     at_store = {
         v: substitute(e, dict(zip(solved.names, inner.indices, strict=True)))
         for v, e in solved.values.items()
