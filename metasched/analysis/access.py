@@ -268,8 +268,9 @@ def stride_of(access: Access, child: Child, loop: For) -> int | None:
 
 
 def strides(child: Child, loop: For) -> list[tuple[Access, int | None]]:
-    """`stride_of` for each access of a child's body."""
-    return [(a, stride_of(a, child, loop)) for a in accesses(child.block)]
+    """`stride_of` for each access of a child's body, but for buffers of its own."""
+    own = child.block.alloc_buffers
+    return [(a, stride_of(a, child, loop)) for a in accesses(child.block) if a.buffer not in own]
 
 
 def touched_box(stmt: Stmt, buffer: Buffer) -> list[tuple[float, float]] | None:

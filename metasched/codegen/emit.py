@@ -84,6 +84,7 @@ class Emitter:
         mask: which lanes are active, None for all.
         known_memory: the values known to be in memory at the current place.
         team: the threads that run the function together, None where one thread runs it.
+        stack: the number of elements at each pointer to memory on the stack.
         loops: (continue label, break label) of the loops around, innermost last.
     """
 
@@ -114,6 +115,7 @@ class Emitter:
         self.heap: list[str] = []
         self.allocas: list[str] = []
         self.stack_bytes = 0
+        self.stack: dict[str, int] = {}
         self.unroll_steps = 0
         self.block = "start"
         self.known_memory = KnownMemory()

@@ -178,8 +178,12 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
     if lane is not None and (limited := limit_of(e, lane, index)) is not None:
         return _load_clamped(e, buffer, lane, *limited)
     where = place_of(e, buffer, index)
-    if mask is None and where.spot is not None:
-        return _load_spot(e, where, where.spot)
+    if where.spot is not None and (mask is None or _on_stack(e, where.spot)):
+        value = _load_spot(e, where, where.spot)
+        if mask is None:
+            return value
+        mask, value = e.same_lanes(mask, value)
+        return select(e, mask, value, literal(0, value.dtype, value.lanes))
     e.known_memory.touched(buffer.data, written=False)
     if where.lanes == 1:
         if mask is not None and mask.lanes > 1:
@@ -399,6 +403,11 @@ def _mangle(dtype: DType, lanes: int) -> str:
 # -- stores
 
 
+def _on_stack(e: Emitter, spot: Spot) -> bool:
+    """Whether a spot lies at a constant place of memory on the stack of this thread."""
+    return spot.offset >= 0 and spot.offset + spot.lanes <= e.stack.get(spot.base, 0)
+
+
 def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None) -> None:
     """buffer[index] = value, in the lanes where `mask` holds."""
     dtype = buffer.dtype
@@ -408,6 +417,10 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
     value = e.widen(value, where.lanes)
     if mask is not None and where.lanes > 1:
         mask = e.widen(mask, where.lanes)
+        if where.spot is not None and _on_stack(e, where.spot):
+            # LLVM keeps memory in registers only where it is loaded and stored without masks.
+            value = select(e, mask, value, _load_spot(e, where, where.spot))
+            mask = None
     if mask is None and where.spot is not None:
         line = f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}"
         e.known_memory.stored(where.spot, value, e.scopes[-1].lines, line)

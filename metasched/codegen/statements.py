@@ -225,6 +225,7 @@ def _allocate(e: Emitter, node: Allocate) -> None:
             e.module.declare(start, f"void @{start}(i64, ptr)")
             e.allocas.append(f"call void @{start}(i64 -1, ptr {name})")
             e.pointers[buffer.data] = Val(name, HANDLE, 1, 0)
+            e.stack[name] = int(count.const)
             e.statement(node.body)
             return
     bytes_needed = binary(e, Mul, convert(e, count, INT64), literal(buffer.dtype.bytes))

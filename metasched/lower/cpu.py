@@ -11,6 +11,7 @@ from metasched.lower.passes.clamps import version_clamps
 from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
+from metasched.lower.passes.lane_copies import copies_for_lanes
 from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.narrow_values import narrow_values
@@ -49,6 +50,7 @@ _CPU = Pipeline(
         (simplify, "indices and conditions are in their final form"),
         (fold_lanes, "needs simplified extents; later passes mask and unroll its loops"),
         (scan_lanes, "needs constant extents and simplified conditions"),
+        (copies_for_lanes, "needs flat buffers, one index each"),
         (version_clamps, "needs simplified minima; its tests are conditions, which move next"),
         (hoist_guards, "needs simplified conditions"),
         (unroll_register_tiles, "needs the final loop structure"),
