@@ -72,9 +72,10 @@ def _dispatch(e: Emitter, node: For) -> None:
         return
     if emit_scan(e, node, lambda x: _expr_reason(x, {node.var}) is None):
         return
-    if node.kind is ForKind.PARALLEL and not e.serial and e.lane is None:
+    threads = not e.serial and e.lane is None
+    if threads and node.kind is ForKind.PARALLEL:
         emit_parallel(e, node, extent, serial_loop)
-    elif node.kind is ForKind.SERIAL and not e.serial and holds_parallel(node) and fits_team(node):
+    elif threads and node.kind is ForKind.SERIAL and holds_parallel(node) and fits_team(node):
         emit_team(e, node, extent, serial_loop)
     elif node.kind is ForKind.VECTORIZED and e.lane is None:
         _vectorized(e, node, extent)

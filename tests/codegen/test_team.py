@@ -37,6 +37,15 @@ def test_sweeps_share_a_team() -> None:
 """) == (1, 2)
 
 
+def test_lanes_of_a_vector_start_no_team() -> None:
+    assert counts("""
+    for j in T.vectorized(4):
+        for t in range(3):
+            for i in T.parallel(8):
+                B[i * 4 + j] = B[i * 4 + j] * 2 + A[i * 4 + j]
+""") == (0, 0)
+
+
 def test_independent_sweeps_need_no_barrier_between() -> None:
     assert counts("""
     for t in range(20):
