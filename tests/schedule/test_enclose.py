@@ -300,3 +300,21 @@ def test_a_loop_that_ends_before_it_begins_has_no_iteration() -> None:
     made = sch.enclose("root")
     assert [v.dom.extent for v in sch.get(made[0]).iter_vars][-1] == 0
     check_numbers(empty, sch.mod, compiled=True)
+
+
+def test_a_statement_without_results_has_the_name_of_its_own_memory() -> None:
+    @T.prim_func
+    def idle(A: T.Buffer((4,), "int32")):
+        for i in range(4):
+            if A[i] > 2:
+                w = 0
+                while w < 3:
+                    w = w + 1
+            A[i] = A[i] + 1
+
+    sch = Schedule(idle)
+    made = sch.enclose("root")
+    assert names(sch, made) == ["w", "A"]
+    assert sch.get(made[0]).writes == ()
+    sch.vectorize(sch.fission(sch.get_loops(made[1])[0])[1])
+    check_transform(idle, sch)

@@ -213,7 +213,8 @@ def _named(state: State, blocks: list[Block]) -> list[Block]:
     """The blocks with names of buffers that they write, each name once."""
     found: dict[str, Block] = {}
     for block in blocks:
-        base, count = block.writes[-1].buffer.name, 0
+        written = [r.buffer for r in block.writes] or block.alloc_buffers
+        base, count = written[-1].name, 0
         name = state.fresh_block_name(base)
         while name in found:
             count += 1
