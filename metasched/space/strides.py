@@ -10,9 +10,17 @@ from metasched.analysis.access import SHUFFLED, Access, accesses, strides
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.expr import Expr, IntImm, Max, Min, Var, as_int
-from metasched.ir.stmt import Block, For, IterKind, IterVar, fact
-from metasched.ir.visit import free_vars, reads_memory, substitute, transform_expr
+from metasched.ir.expr import BinaryOp, Cast, Expr, IntImm, Max, Min, Var, as_int
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, For, IterKind, IterVar, LetStmt, fact
+from metasched.ir.visit import (
+    free_vars,
+    reads_memory,
+    substitute,
+    transform_expr,
+    walk_exprs,
+    walk_stmts,
+)
 from metasched.schedule.schedule import Schedule
 
 
@@ -81,19 +89,33 @@ NEAR = 16
 """The lanes of the vectors for which `contiguous` looks at the places of lanes."""
 
 
+GATHER, FUNCTION = 4, 8
+"""The operations of a lane that outweigh loading its element alone, and the operations that a
+function counts as. Loading 16 lanes one by one takes 26 cycles on a Zen 4."""
+
+
 @fact
 def has_vectors(block: Block) -> bool:
     """Whether lanes along some spatial or opaque iterator are vectors (see `contiguous`)."""
-    return any(_in_vectors(moves, v.var, {}) for v, moves in _moves(block, opaque=True))
+    return any(_in_vectors(block, moves, v.var, {}) for v, moves in _moves(block, opaque=True))
+
+
+def gathers(block: Block) -> bool:
+    """Whether lanes along every iterator that `has_vectors` finds load elements one by one."""
+    found = [(v, m) for v, m in _moves(block, opaque=True) if _in_vectors(block, m, v.var, {})]
+    return bool(found) and all(_scattered(moves, v.var, {}) for v, moves in found)
 
 
 def _in_vectors(
-    moves: Sequence[tuple[Access, int | None]], var: Var, bindings: Mapping[Var, Expr]
+    block: Block,
+    moves: Sequence[tuple[Access, int | None]],
+    var: Var,
+    bindings: Mapping[Var, Expr],
 ) -> bool:
     """See `contiguous`.
 
     Args:
-        moves: the accesses, and by how many elements they move.
+        moves: the accesses of the block, and by how many elements they move.
         var: the variable along which they move.
         bindings: values for other variables of the indices.
     """
@@ -104,8 +126,29 @@ def _in_vectors(
         bool(stores)
         and all(s is None or -1 <= s <= SHUFFLED for _, s in loads)
         and all(s is not None and _fills(a, s, [b for b, _ in gaps]) for a, s in gaps)
-        and all(_near(a, var, bindings) for a, s in loads if s is None)
+        and _arithmetic(block, var, bindings) >= GATHER * len(_scattered(moves, var, bindings))
     )
+
+
+def _scattered(
+    moves: Sequence[tuple[Access, int | None]], var: Var, bindings: Mapping[Var, Expr]
+) -> list[Access]:
+    """The loads whose lanes lie anywhere in memory (see `_in_vectors`)."""
+    loads = [a for a, s in moves if s is None and not a.is_write]
+    return [a for a in loads if not _near(a, var, bindings)]
+
+
+def _arithmetic(block: Block, var: Var, bindings: Mapping[Var, Expr]) -> int:
+    """How many operations of a block compute another value for each lane along `var`."""
+    moving = {v for v, value in bindings.items() if var in free_vars(value)} or {var}
+    found: set[Expr] = set()
+    for stmt in walk_stmts(block.body):
+        for expr in stmt.exprs:
+            found.update(e for e in walk_exprs(expr) if not moving.isdisjoint(free_vars(e)))
+        if isinstance(stmt, LetStmt) and not moving.isdisjoint(free_vars(stmt.value)):
+            moving.add(stmt.var)
+    costs = (FUNCTION if isinstance(e, Call) else isinstance(e, (BinaryOp, Cast)) for e in found)
+    return sum(costs)
 
 
 def _near(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
@@ -217,6 +260,8 @@ def contiguous(child: Child, loop: For) -> bool:
 
     Every store moves by one element, or by several between which other stores leave no gap. Every
     load moves by one element backwards, or by none to `SHUFFLED` elements, or the lanes of a vector
-    lie close together.
+    lie close together. Lanes that lie anywhere are loaded one by one if the block computes much
+    with them.
     """
-    return _in_vectors(strides(child, loop), loop.var, child.realize.bindings)
+    moves, at = strides(child, loop), child.realize.bindings
+    return _in_vectors(child.block, moves, loop.var, at)

@@ -15,7 +15,7 @@ from metasched.ir.visit import blocks_of, free_vars
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import steps
-from metasched.space.strides import has_vectors
+from metasched.space.strides import gathers, has_vectors
 from metasched.space.tiling import choice
 
 PARALLEL = "meta_schedule.parallel"
@@ -62,7 +62,8 @@ class ParallelVectorizeUnroll:
             bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
             lanes = max(1, self.vector_bits // max(8, bits))
             if self.vectors and lanes > 1:
-                width = choice(sch, [lanes * v for v in self.vectors])
+                alone = [1] if gathers(realize.block) else []  # one lane: no vectors
+                width = choice(sch, alone + [lanes * v for v in self.vectors])
                 sch.annotate(block, VECTORIZE, width)
         return [sch]
 
