@@ -104,7 +104,7 @@ class BodyReader(CallReader):
                 inner = self.body(node.body, side_by_side=not ordered)
         for var, (low, size) in reversed(list(zip(variables, loops.ranges, strict=True))):
             notes, step = loops.annotations, loops.step
-            if step is not None and as_int(step) is None:
+            if step is not None and (as_int(step) or 0) < 1:
                 var, low, step, inner = counted(var, low, step, inner)
             inner = For(var, low, size, loops.kind, inner, loops.thread, notes, step)
         for let in reversed(lets):

@@ -101,9 +101,8 @@ class Indexing(ABC):
         low, high = self._bounds(node, start, stop)
         stride = None if step is None else self.guard(node, typed, step, high.dtype)
         width = 1 if stride is None else as_int(stride)
-        if width is not None and width < 1:
-            self.fail(node, f"a step is at least 1, not {width}", "count up and compute the index: "
-                      "for k in range(n): i = start - k * step")  # fmt: skip
+        if width == 0:
+            self.fail(node, "a step is not 0", "the loop would never end")
         if isinstance(low, IntImm) and isinstance(high, IntImm) and width is not None:
             count = -((low.value - high.value) // width)
             return low, self.guard(node, IntImm, high.dtype, count)
@@ -111,6 +110,9 @@ class Indexing(ABC):
             return low, high
         if stride is not None and width is None:  # rounds up for both signs of the step
             return low, sub(as_expr(0, low.dtype), FloorDiv(sub(low, high), stride))
+        if width is not None and width < 0:
+            back = self.guard(node, Analyzer().simplify, sub(low, high))
+            return low, back if width == -1 else (back + (-width - 1)) // -width
         if isinstance(low, IntImm) and low.value == 0:
             reach: Expr = high
         elif isinstance(high, Add) and _same(high.a, low):

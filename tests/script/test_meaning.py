@@ -122,7 +122,8 @@ def test_operators_mean_what_they_mean_in_numpy():
     "loop",
     ["2, 2", "5, 5, 2", "5, 3", "5, 3, 2", "6, -3", "p, 2", "2, p, 3", "p - 9", "p, p - 2, 3",
      "N[4], N[5]", "0", "N[3]", "1, 7, M[5]", "M[5] - 2, p, M[4]", "p, 0, M[1]",
-     "7, M[4], -M[6] + 1", "p, 2, M[5]", "2, p, M[0]"],
+     "7, M[4], -M[6] + 1", "p, 2, M[5]", "2, p, M[0]", "7, -1, -1", "7, 0, -2",
+     "p, -1, -1", "2, p, -1", "p, 0, -3", "T.int64(6), -1, -2"],
 )  # fmt: skip
 def test_ranges(loop):
     agree(f"{HEAD}    for i in range({loop}):\n        M[i] = 99", *arguments())
@@ -143,6 +144,28 @@ def f(S: T.Buffer((1,), "int32"), A: T.Buffer((16,), "int32")):
             found = np.zeros(16, np.int32)
             kernel(np.array([step], np.int32), found)
             assert found.tolist() == expected.tolist()
+
+
+def test_a_loop_that_counts_down_is_scheduled():
+    """Back substitution, as it is written in Python."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9,), "int32")):
+    for i in range(8, -1, -1):
+        for j in range(8, i, -1):
+            B[i] = B[i] - A[i, j] * B[j]
+""")
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (9, 9)).astype(np.int32), np.arange(9, dtype=np.int32)
+    expected = b.copy()
+    for i in range(8, -1, -1):
+        expected[i] -= a[i, i + 1 :] @ expected[i + 1 :]
+    sch = Schedule(func)
+    sch.enclose("root")
+    for kernel in (build(func), build(sch)):
+        found = b.copy()
+        kernel(a, found)
+        assert found.tolist() == expected.tolist()
 
 
 def test_the_right_operand_of_and_is_evaluated_lazily():
@@ -171,7 +194,7 @@ def test_the_right_operand_of_and_is_evaluated_lazily():
     ("F[0] = (p, 2) < (1, 2)", "sequences are compared while the script is read", ""),
     ("F[0] = p in (1, 2)", "an operand is an expression or a number, not a tuple", ""),
     ("B[0] = T.exp(N[0])", "exp takes floating-point numbers, not int32", ""),
-    ("for i in range(7, 0, -2):\n        M[i] = 1", "a step is at least 1", "count up and compute"),
+    ("for i in range(7, 0, 0):\n        M[i] = 1", "a step is not 0", "would never end"),
     ("for i in T.serial(5, 2):\n        M[i] = 1", "-3 iterations", "swap its bounds"),
     ("M[0] = M[1] = 3", "assign to one target at a time", "write b = value, then a = b"),
     ("del A", "Delete has no meaning in a script", "memory ends with its scope"),
