@@ -36,7 +36,9 @@ from metasched.ir.expr import (
     Select,
     Sub,
     Var,
+    as_int,
     floordiv,
+    floormod,
 )
 from metasched.ir.op import Call
 
@@ -114,14 +116,37 @@ def linear(expr: Expr) -> Linear:
 
 @lru_cache(maxsize=1 << 15)
 def linear_address(expr: Expr) -> Linear:
-    """`terms` of an address, where x // c * c + x % c, the two digits of a fused loop, become x."""
+    """`terms` of an address, where x // c * c + x % c, the two digits of a fused loop, become x.
+
+    Of three digits and more, as x // 6 * 6 + x % 6 // 2 * 2 + x % 2, the last two become x % 6.
+    """
     found = as_written(expr)
-    for rest in [t for t in found.terms if isinstance(t, FloorMod)]:
-        whole, by, factor = floordiv(rest.a, rest.b), rest.b, found.terms.get(rest, 0)
-        if isinstance(by, IntImm) and found.terms.get(whole) == factor * by.value:
+    rests = [t for t in found.terms if isinstance(t, FloorMod)]
+    while rests:
+        rest = rests.pop()
+        factor, by = found.terms.get(rest, 0), rest.b
+        if factor and isinstance(by, IntImm) and (pair := _digits(found, rest, factor * by.value)):
+            whole, fused = pair[0], linear_address(pair[1])
             halves = Linear({whole: by.value, rest: 1}, 0)
-            found = found.plus(halves, -factor).plus(linear_address(rest.a), factor)
+            found = found.plus(halves, -factor).plus(fused, factor)
+            rests += [t for t in fused.terms if isinstance(t, FloorMod)]
     return found
+
+
+def _digits(form: Linear, rest: FloorMod, scale: int) -> tuple[Expr, Expr] | None:
+    """The quotient in a form that belongs to `rest`, and the number of which they are the digits.
+
+    For x % c, the quotient is x // c, or x % m // c where c divides m.
+    """
+    whole = floordiv(rest.a, rest.b)
+    if form.terms.get(whole) == scale:
+        return whole, rest.a
+    for term, factor in form.terms.items():
+        fits = factor == scale and isinstance(term, FloorDiv) and term.b is rest.b
+        x = term.a if fits else None  # type: ignore[attr-defined]
+        if isinstance(x, FloorMod) and x.a is rest.a and as_int(floormod(x.b, rest.b)) == 0:
+            return term, x
+    return None
 
 
 def interval(expr: Expr, ranges: Ranges) -> Interval:

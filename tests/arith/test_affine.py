@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, prod
 
 import numpy as np
 from hypothesis import given, settings
@@ -50,6 +50,26 @@ def test_quotients_and_remainders_join_in_addresses(c, d, a, b, x, y, joined):
     assert total == _at(expr, x, y)
     if joined and a and c > 1:
         assert form.terms.keys() <= {X, Y}
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.integers(2, 5), min_size=2, max_size=4), a=st.integers(-3, 3),
+    x=st.integers(-200, 200), y=st.integers(-9, 9), wrong=st.integers(0, 8),
+)  # fmt: skip
+def test_all_digits_of_a_fused_loop_join_in_addresses(sizes, a, x, y, wrong):
+    """x // 12 * 12 + x % 12 // 4 * 4 + x % 4 is x; with another factor it stays as it is."""
+    strides = [prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    expr, rest = Y * 3, X
+    for n, by in enumerate(strides):
+        scale = by + (wrong == n and n + 1 < len(strides))
+        expr = expr + floordiv(rest, IntImm(INT64, by)) * (scale * a)
+        rest = floormod(X, IntImm(INT64, by))
+    form = linear_address(expr)
+    total = form.const + sum(factor * _at(atom, x, y) for atom, factor in form.terms.items())
+    assert total == _at(expr, x, y)
+    if a and wrong >= len(sizes):
+        assert form.terms == {X: a, Y: 3}
 
 
 A, B = Var("a", INT64), Var("b", INT64)

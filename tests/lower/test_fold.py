@@ -7,11 +7,13 @@ import pytest
 from codegen.kernels import NATIVE, agree, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import check_numbers
 
 from metasched.ir.stmt import Allocate, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.lower.pipeline import lower
 from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 
 ROWS = """
@@ -234,3 +236,22 @@ def test_two_results_in_one_loop(n, power, extent, pair):
         found = lower(parse(text), NATIVE).body
         lanes = {s.buffer for s in walk_stmts(found) if isinstance(s, Allocate)}
         assert len(lanes) == wanted or "i * 7" in text
+
+
+def test_a_sum_over_three_fused_loops_loads_whole_vectors():
+    """Groups of channels: the digits of the fused loop meet the channels of the group."""
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((2, 12, 6, 10), "float32"), C: T.Buffer((2, 3), "float32")):
+    for n, g, c, h, w in T.grid(2, 3, 4, 6, 10):
+        with T.block("c"):
+            vn, vg, vc, vh, vw = T.axis.remap("SSRRR", [n, g, c, h, w])
+            T.block_attr({"pragma_fold_lanes": 16})
+            C[vn, vg] += A[vn, vg * 4 + vc, vh, vw]
+""")
+    sch = Schedule(func)
+    sch.fuse(*sch.get_loops("c")[2:])
+    sch.parallel(sch.fuse(*sch.get_loops("c")[:2]))
+    check_numbers(func, sch.mod, compiled=True)
+    text = build(sch, target=NATIVE).llvm_ir
+    assert "<16 x float>" in text and "gather" not in text
