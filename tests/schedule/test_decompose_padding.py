@@ -8,6 +8,7 @@ from schedule.golden_programs import becomes
 from schedule.programs import elementwise
 
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -161,6 +162,20 @@ def test_can_decompose_padding_changes_nothing():
     before = picture(sch)
     assert not sch.can_decompose_padding(block, loop)
     assert picture(sch) == before
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_a_block_of_padding_alone_is_refused(shift: int):
+    text = (
+        '@T.prim_func\ndef f(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):\n'
+        '    for i in range(4):\n        with T.block("C"):\n'
+        "            v = T.axis.spatial(4, i)\n"
+        f"            C[v] = T.if_then_else(v >= {3 + shift}, A[v - {3 + shift}], 7)\n"
+    )
+    sch = Schedule(parse(text))
+    message = "C stores the padding value alone: its condition never holds"
+    (loop,) = sch.get_loops("C")
+    check_refused(sch, lambda: sch.decompose_padding("C", loop), "no-padding", message)
 
 
 def test_refusals():

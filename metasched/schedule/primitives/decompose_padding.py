@@ -134,6 +134,10 @@ def _box(state: State, realize: BlockRealize, condition: Expr) -> dict[Var, Rang
             "no-padding", f"{realize.block.name} pads nothing: its condition always holds", realize
         )
     narrowed = dict(narrowed_ranges(domains, condition))
+    sizes = [as_int(r.extent) for r in narrowed.values()]
+    if any(size is not None and size < 1 for size in sizes):
+        text = f"{realize.block.name} stores the padding value alone: its condition never holds"
+        raise state.error("no-padding", text, realize)
     if not Analyzer(narrowed).prove(condition):
         raise state.error(
             "no-box",
