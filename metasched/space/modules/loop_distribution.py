@@ -102,17 +102,21 @@ def _expand_buffers(sch: Schedule, child: Child) -> None:
         raise ScheduleError("expand_buffer", "own-nest", "the block shares no loop")
     depth, scope = shared[-1], sch.state.scope(child.realize)
     around = [as_int(child.loops[depth].extent) or MOST]
+    inside = [c.block for c in scope.under(child.loops[depth])]
     done: set[Buffer] = set()
-    for other in scope.under(child.loops[depth]):
-        for place, region in enumerate(other.block.writes):
-            size = prod((*(region.buffer.constant_shape() or ()), *around))
-            if region.buffer in scope.block.alloc_buffers and region.buffer not in done:
-                done.add(region.buffer)
-                if size <= MOST:
-                    named = sch.get_block(other.block.name)
-                    sch.expand_buffer(named, place, sch.get_loops(named)[depth])
-                    if region.buffer.scope != "global":  # the stack has no room for all copies
-                        sch.set_scope(named, place, "global")
+    for block, place in [(b, n) for b in inside for n in range(len(b.writes))]:
+        buffer = block.writes[place].buffer
+        size = prod((*(buffer.constant_shape() or ()), *around))
+        if buffer not in scope.block.alloc_buffers or buffer in done or size > MOST:
+            continue
+        done.add(buffer)
+        before, named = len(sch.trace), sch.get_block(block.name)
+        try:
+            sch.expand_buffer(named, place, sch.get_loops(named)[depth])
+            if buffer.scope != "global":  # the stack has no room for all copies
+                sch.set_scope(named, place, "global")
+        except ScheduleError:  # an iteration needs what an earlier one left, as a minimum so far
+            undo_to(sch, before)
 
 
 def _cut(sch: Schedule, block: BlockRV) -> None:
