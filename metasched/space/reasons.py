@@ -21,8 +21,10 @@ from metasched.analysis.block import (
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import ForKind, IterKind
+from metasched.ir.stmt import BufferStore, ForKind, IterKind
 from metasched.ir.visit import free_vars
+from metasched.schedule.primitives.enclose import blocks_outside
+from metasched.schedule.primitives.privatize_reduction import update_of
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.strides import contiguous, loads_run_along
@@ -41,9 +43,12 @@ def reasons(source: Schedule, spaces: Sequence[Schedule]) -> list[str]:
         spaces: the schedules from which the design spaces were taken.
     """
     found: list[str] = []
-    for func in source.mod.functions.values():
-        children = Scope.of(func.root).realizes if func.is_schedulable else []
-        for child in children:
+    for name, func in source.mod.functions.items():
+        if not func.is_schedulable:
+            continue
+        plain = spaces and blocks_outside(func.root.body)  # spaces put such statements into blocks
+        root = spaces[-1].mod[name].root if plain else func.root
+        for child in Scope.of(root).realizes:
             if is_leaf(child.block) is None and child.loops and steps(child.loops[0]) >= SMALL:
                 found += _of_block(child, spaces[:_MOST])
     return found
@@ -118,6 +123,15 @@ def _scalar(child: Child, scope: Scope) -> str:
     return why or _outputs(child) or along
 
 
+def _ordered(child: Child, scope: Scope) -> str:
+    """How to permit another order of the terms of a sum; empty for other blocks."""
+    store, kinds = child.block.body, {v.kind for v in child.block.iter_vars}
+    kept = child.block.init is None and IterKind.OPAQUE in kinds
+    if not kept or not isinstance(store, BufferStore) or update_of(store) is None:
+        return ""
+    return 'T.func_attr({"tir.fast_math": "reassoc"}), or T.axis.reduce in a block, permits any'
+
+
 def _outputs(child: Child) -> str:
     names = sorted({r.buffer.name for r in child.block.writes})
     return f"it writes {len(names)} outputs, {' and '.join(names)}" if len(names) > 1 else ""
@@ -131,4 +145,5 @@ _RULES: tuple[tuple[str, Callable[[Child, Scope], str]], ...] = (
     ("is not tiled", _untiled),
     ("has no parallel loop", _serial),
     ("has no vector loop", _scalar),
+    ("combines floats in one order", _ordered),
 )

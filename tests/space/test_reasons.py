@@ -189,3 +189,24 @@ def test_a_module_whose_every_step_was_refused_says_why(name, text):
     space = SpaceGenerator(cpu_modules(TARGET))
     space.generate(workloads.get(name).func())
     assert any(note.text.startswith(text) for note in space.refusals)
+
+
+@pytest.mark.parametrize(("dtype", "words", "told"), [
+    ("float32", "", True), ("float32", "reassoc", False), ("int32", "", False),
+])  # fmt: skip
+def test_a_sum_of_floats_in_plain_loops_says_what_permits_another_order(dtype, words, told):
+    func = parse(f"""
+@T.prim_func
+def dot(A: T.Buffer((9000,), "{dtype}"), B: T.Buffer((9000,), "{dtype}"),
+        C: T.Buffer((1,), "{dtype}")):
+    T.func_attr({{"tir.fast_math": "{words}"}})
+    C[0] = 0
+    for k in range(9000):
+        C[0] += A[k] * B[k]
+""")
+    advice = (
+        'block C_1 combines floats in one order: T.func_attr({"tir.fast_math": "reassoc"}), or '
+        "T.axis.reduce in a block, permits any"
+    )
+    assert (advice in notes(func)) == told
+    assert any(n.startswith("block C_1 has no parallel loop") for n in notes(func)) == told
