@@ -403,6 +403,7 @@ def _inside(at: WalkState, block: Block) -> Iterator[str]:
             both = not isinstance(node, BufferStore) and node.buffer in stored
             if (
                 region is None
+                or len(region.region) != len(node.indices)  # another rule says so
                 or node.buffer in many
                 or (both and region is not stored[node.buffer])
             ):

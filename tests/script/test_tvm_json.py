@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import damaged_text
 
 import metasched as ms
 from metasched.errors import MetaschedError, ParseError
@@ -346,3 +348,26 @@ def test_damage_anywhere_is_an_error_of_ours() -> None:
                     continue
             data[key] = old
     ms.assert_structural_equal(program_of(json.dumps(whole)), parse(PRODUCT))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_damaged_programs_are_explained(part: int) -> None:
+    """A short run of the fuzz of the reader: of all errors only ours pass."""
+    data = json.loads(WORKLOADS[part])
+    for seed in range(40):
+        try:
+            module = program_of(damaged_text(data, random.Random(seed)))
+            verify(module)
+            parse(script(module))
+        except MetaschedError as error:
+            assert str(error)
+
+
+def test_a_store_with_too_many_indices_is_explained() -> None:
+    text = WORKLOADS[1].decode()
+    data = json.loads(text)
+    store = next(n for n in data["nodes"] if n["type"] == "tirx.BufferStore")
+    indices = data["nodes"][store["data"]["indices"]]
+    indices["data"] = [*indices["data"], indices["data"][0]]
+    with pytest.raises(MetaschedError, match="has 2 dimensions, 3 indices given"):
+        verify(program_of(json.dumps(data)))
