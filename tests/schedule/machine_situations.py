@@ -370,7 +370,8 @@ def outputs_apart(p: Any) -> None:
     """Cut a block at its stores, then give each part a loop of its own."""
     block = p.block()
     p.sch.decompose_outputs(block)
-    p.sch.fission(p.sch.get_loops(block)[-1])
+    for loop in p.sch.get_loops(block)[-1:]:  # none around an init inside a block
+        p.sch.fission(loop)
 
 
 SITUATIONS: dict[str, tuple[int, Callable[[Any], None]]] = {
