@@ -66,7 +66,8 @@ def commuting_update(block: Block, *, reassociated: bool = False) -> type[Expr] 
     """The operation by which a block, all of whose effect is one store, updates an element.
 
     None where the order of several such updates matters. It does not matter for integers, for a
-    minimum and a maximum, and for other operations on floats if they may be `reassociated`.
+    minimum and a maximum, and for other operations on floats if they may be `reassociated`. (In any
+    order a NaN stays; of 0.0 and -0.0, either may be the minimum or maximum of a program.)
     """
     kind = _update(block)
     any_order = reassociated or kind in (None, Min, Max) or block.writes[0].buffer.dtype.is_int

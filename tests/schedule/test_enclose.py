@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from oracle import check_numbers, check_refused, check_transform
 from space.random_kinds import Draw
 from space.random_kinds_more import time_loops
 
+from metasched.autoschedule import autoschedule
+from metasched.ir.dtype import DType
 from metasched.ir.stmt import IterKind
+from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.script import tir as T
@@ -318,3 +322,26 @@ def test_a_statement_without_results_has_the_name_of_its_own_memory() -> None:
     assert sch.get(made[0]).writes == ()
     sch.vectorize(sch.fission(sch.get_loops(made[1])[0])[1])
     check_transform(idle, sch)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("update", ["T.max(s, A[i, k])", "T.min(A[i, k], s)"])
+def test_a_maximum_in_another_order_keeps_nan(dtype: str, update: str) -> None:
+    func = parse(
+        f'@T.prim_func\ndef f(A: T.Buffer((24, 37), "{dtype}"), C: T.Buffer((24,), "{dtype}")):\n'
+        f"    for i in range(24):\n        s = A[i, 0]\n        for k in range(1, 37):\n"
+        f"            s = {update}\n        C[i] = s\n"
+    )
+    sch = Schedule(func)
+    made = sch.enclose("root")
+    assert sch.get(made[1]).iter_vars[-1].kind is IterKind.REDUCE
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0])
+    values = np.random.default_rng(0).choice(odd[1:], (24, 37))
+    values[range(0, 24, 2), range(0, 36, 3)] = np.nan
+    data = values.astype(DType(dtype).numpy)
+    expected = np.where(np.isnan(values).any(1), np.nan,
+                        values.max(1) if "max" in update else values.min(1))  # fmt: skip
+    for program in (func, sch, autoschedule(func)):
+        found = np.zeros(24, data.dtype)
+        build(program)(data, found)
+        np.testing.assert_array_equal(found.astype(np.float64), expected)
