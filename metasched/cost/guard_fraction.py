@@ -1,22 +1,27 @@
 """The fraction of a nest's iterations that the conditions around a store let through.
 
-A condition is a sum of digits that is at most a limit; each loop gives one digit. Digits and
-conditions count as independent: exact for the tiles of a dimension, an estimate where one fused
-loop gives two digits. This feeds a cost model, never a proof.
+A condition is a sum of digits that is at most a limit; each loop gives one digit. Digits count as
+independent: exact for the tiles of a dimension, an estimate where one fused loop gives two digits.
+Conditions that share digits, as those of skewed loops, are judged together. This feeds a cost
+model, never a proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
+
+import numpy as np
 
 from metasched.arith.affine import as_written
 from metasched.arith.conditions import conjuncts
 from metasched.ir import expr as ir
 from metasched.ir.expr import Expr, Var
 
-# The least value of a sum, and for each loop (its index) the distance and number of its values.
+# The least value of a sum, and for each loop (its index) the distance and number of its values; the
+# distance is negative if the values fall while the loop runs.
 Digits = tuple[int, dict[int, tuple[int, int]]]
 
 
@@ -65,7 +70,7 @@ def _digits_of_atom(atom: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> 
         cut = {loop: _cut(d, other, quotient) for loop, d in digits.items()}
         return least // other if quotient else least % other, cut
     if isinstance(atom, ir.Min) and not more:
-        top = {i: (gap, min(n, (other - least) // gap + 1)) for i, (gap, n) in digits.items()}
+        top = {i: (gap, min(n, (other - least) // abs(gap) + 1)) for i, (gap, n) in digits.items()}
         return least, top
     return least, digits
 
@@ -80,26 +85,27 @@ def _sum(
         return least, digits
     out = dict(digits)
     for loop, (gap, count) in more.items():
-        gap *= abs(times)
+        gap *= times
         if times < 0:
-            least -= gap * (count - 1)
+            least -= abs(gap) * (count - 1)
         if loop in out:
-            wide = gap * (count - 1) + out[loop][0] * (out[loop][1] - 1)
-            gap = min(gap, out[loop][0])
-            count = wide // gap + 1
+            wide = abs(gap) * (count - 1) + abs(out[loop][0]) * (out[loop][1] - 1)
+            gap = min(gap, out[loop][0], key=abs)
+            count = wide // abs(gap) + 1
         out[loop] = gap, count
     return least, out
 
 
 def _cut(digit: tuple[int, int], divisor: int, quotient: bool) -> tuple[int, int]:
     """The quotient or remainder of a digit by a divisor."""
-    gap, count = digit
+    size, count = abs(digit[0]), digit[1]
+    sign = 1 if digit[0] > 0 else -1
     if quotient:
-        last = gap * (count - 1) // divisor
-        return (gap // divisor, count) if gap % divisor == 0 else (1, last + 1)
-    if gap * (count - 1) < divisor:
+        last = size * (count - 1) // divisor
+        return (sign * size // divisor, count) if size % divisor == 0 else (sign, last + 1)
+    if size * (count - 1) < divisor:
         return digit
-    return (gap, divisor // gap) if divisor % gap == 0 else (1, divisor)
+    return (digit[0], divisor // size) if divisor % size == 0 else (sign, divisor)
 
 
 def conditions(
@@ -120,8 +126,8 @@ def _condition(
     else:
         return None
     least, digits = _sum(*digits_of(low, bound), *digits_of(high, bound), -1)
-    parts = sorted((-gap, loop, n) for loop, (gap, n) in digits.items() if n > 1)
-    found = tuple((loop, -gap, n) for gap, loop, n in parts)
+    parts = sorted((-abs(gap), loop, gap, n) for loop, (gap, n) in digits.items() if n > 1)
+    found = tuple((loop, gap, n) for _, loop, gap, n in parts)
     return Condition(-least - strict, found, skips) if found else None
 
 
@@ -134,13 +140,59 @@ def guard_fraction(
         inner: the loops that are not counted.
         whole: every test must hold for all inner iterations.
     """
-    out = 1.0
+    free: list[_Test] = []
     for limit, digits, _ in tests:
-        free = tuple([(gap, n) for loop, gap, n in digits if loop not in inner])
+        left = tuple([digit for digit in digits if digit[0] not in inner])
         if whole:
-            limit -= sum(gap * (n - 1) for loop, gap, n in digits if loop in inner)
-        out *= _fraction(free, limit)
+            limit -= sum(abs(gap) * (n - 1) for loop, gap, n in digits if loop in inner)
+        free.append((limit, left))
+    out = 1.0
+    for group in _groups(free):
+        out *= _together(group) if len(group) > 1 else _alone(*group[0])
     return out
+
+
+def _groups(tests: Sequence[_Test]) -> list[tuple[_Test, ...]]:
+    """The conditions, those that share digits together."""
+    groups: list[tuple[_Test, ...]] = []
+    for test in tests:
+        near = [group for group in groups if any(_digits(test) & _digits(o) for o in group)]
+        groups = [group for group in groups if group not in near]
+        groups.append((*(other for group in near for other in group), test))
+    return groups
+
+
+_Test = tuple[int, tuple[tuple[int, int, int], ...]]
+_COUNTED, _SAMPLES = 1 << 14, 2048
+"""The most iterations that are counted one by one, and how many of more iterations are tested."""
+
+
+def _digits(test: _Test) -> set[tuple[int, int]]:
+    """The digits of a condition: a loop, and its number of values."""
+    return {(loop, n) for loop, _, n in test[1]}
+
+
+@lru_cache(maxsize=4096)
+def _together(tests: tuple[_Test, ...]) -> float:
+    """The fraction of iterations that pass every test; equal digits of a loop are one digit."""
+    places = sorted(set[tuple[int, int]]().union(*map(_digits, tests)))
+    counts = [n for _, n in places]
+    if prod(counts) <= _COUNTED:
+        drawn = np.indices(counts).reshape(len(counts), -1)
+    else:
+        drawn = np.random.default_rng(0).integers(
+            0, np.array(counts)[:, None], (len(counts), _SAMPLES)
+        )
+    at = dict(zip(places, drawn, strict=True))
+    passed = np.ones(drawn.shape[1], bool)
+    for limit, digits in tests:
+        parts = [at[loop, n] * gap + max(-gap, 0) * (n - 1) for loop, gap, n in digits]
+        passed &= np.sum(parts, axis=0) <= limit
+    return float(passed.mean())
+
+
+def _alone(limit: int, digits: tuple[tuple[int, int, int], ...]) -> float:
+    return _fraction(tuple([(abs(gap), n) for _, gap, n in digits]), limit)
 
 
 @lru_cache(maxsize=4096)

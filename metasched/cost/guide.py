@@ -14,6 +14,7 @@ the shares by at most 0.02.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,17 @@ PARTS = {
 }  # fmt: skip
 """Weights of the parts of the estimate. Traffic between caches overlaps with arithmetic for the
 most part; loads that the model counts as one cycle for `pipes` of them take longer."""
+BEYOND = 1.0
+"""The weight of traffic from memory where the last cache does not hold all buffers of the program:
+time tiling of such a grid doubles its speed."""
 CONDITION, GUARD = 2.0, 0.4
 """The cost of each condition around the innermost block, which the model does not include: this
 many times the cycles of a loop step, and this much of the score, since the loop may lose its
 vectors."""
 _PARTS = [FEATURE_NAMES.index(f"machine.{name}") for name in PARTS]
-_STEPS, _GUARDS = list(PARTS).index("loop_steps"), FEATURE_NAMES.index("machine.block.guards")
+_STEPS, _MEMORY = list(PARTS).index("loop_steps"), list(PARTS).index("l3_memory")
+_GUARDS = FEATURE_NAMES.index("machine.block.guards")
+_FOOTPRINT = FEATURE_NAMES.index("machine.footprint")
 _LEAST = 1e-3  # what `machine_features` adds to each share before the logarithm
 
 
@@ -47,20 +53,32 @@ class Guide(CostModel):
     Args:
         own: the prior of the machine itself, or the prior for all machines; None without a prior.
         others: the priors of other machines.
+        held: how many times as much as the second cache the last cache holds.
     """
 
     ready = True
 
-    def __init__(self, own: Prior | None, others: Sequence[Prior] = ()) -> None:
+    def __init__(self, own: Prior | None, others: Sequence[Prior] = (), held: float = inf) -> None:
+        self._held = held
+        self._known: dict[bytes, float] = {}
         weighed = [(own, OWN)] if own is not None else []
         weighed += [(other, OTHER / len(others)) for other in others]
         self._judges = [(_scored_by(prior), weight) for prior, weight in weighed]
 
     def predict(self, vectors: Vectors) -> np.ndarray:
-        """A score for each program, higher is faster."""
+        """A score for each program, higher is faster; the scores are kept for the next call."""
         rows = np.asarray(vectors, np.float32)
+        keys = [row.tobytes() for row in rows]
+        new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._known}
+        if new:
+            self._known.update(zip(new, self._scores(np.stack(list(new.values()))), strict=True))
+        return np.array([self._known[key] for key in keys], np.float64)
+
+    def _scores(self, rows: np.ndarray) -> np.ndarray:
         shares = np.maximum(np.exp2(rows[:, _PARTS].astype(np.float64)) - _LEAST, 0.0)
         guards = rows[:, _GUARDS].astype(np.float64)
+        beyond = np.exp2(rows[:, _FOOTPRINT].astype(np.float64)) > self._held
+        shares[beyond, _MEMORY] *= BEYOND / PARTS["l3_memory"]
         cycles = shares @ list(PARTS.values()) + CONDITION * guards * shares[:, _STEPS]
         scores: np.ndarray = -ESTIMATE * np.log2(cycles + _LEAST) - GUARD * guards
         for model, weight in self._judges:

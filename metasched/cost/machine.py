@@ -12,7 +12,7 @@ The numbers of this file are ratios, so that a model learns from other operators
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import log2, prod
 
 from metasched.analysis.access import SHUFFLED
 from metasched.cost.footprint import Footprint
@@ -179,8 +179,8 @@ def _operations(store: Store, machine: MachineModel) -> float:
     declared instruction as its declared cost."""
     facts = store.facts
     if facts.instructions:
-        own = sum(machine.costs.get(op.name, op.cost) for op in facts.instructions)
-        others = sum(facts.counts) / facts.lanes - len(facts.instructions)
+        own = sum(machine.costs.get(op.name, op.cost) for op, _ in facts.instructions)
+        others = sum(facts.counts) / facts.lanes - len(facts.instructions) - facts.scalars
         return own + 0.5 * others
     c = store.counts
     floats = c[0] + c[1] + c[2] + 4 * c[3] + c[4] + 12 * (c[5] + c[6])
@@ -270,6 +270,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     vectors = -(-width // lanes)  # instructions that one vector statement takes
     points = nest.products[depth] * (fold or 1) / width  # executions of that statement
     instructions = points * vectors * _operations(nest.store, machine)
+    instructions -= vectors * _shared(nest, depth, points, machine)
     written = nest.moves[0]
     accumulators = _registers(written, order, depth, lanes) * (vectors if fold else 1)
     chain, last = 1.0, 0
@@ -319,6 +320,20 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     )  # fmt: skip
 
 
+def _shared(nest: Nest, depth: int, points: float, machine: MachineModel) -> float:
+    """The instructions of a block that LLVM leaves out: a declared instruction runs once for all
+    iterations with the same operands."""
+    saved = 0.0
+    for op, buffers in nest.store.instructions:
+        moves = [move for move in nest.moves if move.access.buffer in buffers]
+        runs = 1
+        for k, loop in enumerate(nest.order[:depth]):
+            if loop.kind != "vectorized" and any(move.steps[k] is not None for move in moves):
+                runs *= loop.extent
+        saved += machine.costs.get(op.name, op.cost) * max(points - runs, 0.0)
+    return saved
+
+
 def _one_by_one(nest: Nest, inner: int, depth: int, instructions: float) -> float:
     """How many runs of the `inner` loops of a block wait for each other.
 
@@ -351,9 +366,11 @@ def _repeats(nest: Nest, depth: int) -> bool:
 def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> float:
     """The number of vector registers that hold the elements of an access in the block.
 
-    Overlapping windows, such as those of neighbouring results of a convolution, share registers.
+    Overlapping windows, such as those of neighbouring results of a convolution, share registers,
+    unless their places are clamped: LLVM does not see that they overlap.
     """
     count, width, shortest = 1.0, 1, 0
+    clamped = frozenset[int]().union(*access.access.uneven)
     for k, loop in enumerate(order[:depth]):
         step = access.steps[k]
         if step is None:
@@ -364,7 +381,8 @@ def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> 
             count *= loop.extent
             shortest = min(shortest, step) if shortest else step
     distinct = access.touched[depth] / width
-    if shortest >= width:  # otherwise vectors overlap in part, which saves nothing
+    apart = any(x.index in clamped for x in order[:depth] if x.kind != "vectorized")
+    if shortest >= width and not apart:  # otherwise vectors overlap in part, which saves nothing
         count = min(count, distinct)
     return max(count, 1.0) * -(-width // lanes)
 
@@ -388,19 +406,25 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
 def _lane_loads(
     access: Footprint, order: list[Loop], depth: int, stride: int, lanes: int
 ) -> tuple[float, bool]:
-    """How many loads a vector of an access takes, and whether they are one for each lane."""
-    uneven = _uneven(access, order, depth)
-    if uneven and stride == 1:
-        return CLAMPED, False
-    return (lanes, True) if uneven or stride > SHUFFLED else (1.0, False)
+    """How many loads a vector of an access takes, and whether most are one for each lane."""
+    if stride > SHUFFLED:
+        return lanes, True
+    share = _uneven(access, order, depth)
+    each = CLAMPED if stride == 1 else lanes
+    return 1.0 + share * (each - 1.0), share > 0.5 and stride != 1
 
 
-def _uneven(access: Footprint, order: list[Loop], depth: int) -> bool:
-    """Whether an index is clamped along a vector.
+def _uneven(access: Footprint, order: list[Loop], depth: int) -> float:
+    """The share of the vectors of an access whose index is clamped along the lanes.
 
     If a loop that is not unrolled moves the clamped part too, lowering leaves the clamp to that
-    loop's first and last vectors.
+    loop's last iteration.
     """
     around = {x.index for x in order if x.kind in ("serial", "parallel") and x.extent > 1}
     lanes = {x.index for x in order[:depth] if x.kind == "vectorized"}
-    return any(loops & lanes and not loops & around for loops in access.access.uneven)
+    share = 0.0
+    for loops in access.access.uneven:
+        moving = [d for d in access.access.dims if loops & lanes & d.keys()]
+        counts = [w // max(abs(s), 1) + 1 for d in moving for i, (s, w) in d.items() if i in around]
+        share = max(share, 1.0 / prod(counts) if moving else 0.0)
+    return share

@@ -23,7 +23,7 @@ from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import FINITE, IRModule
 from metasched.ir.op import Call, Effect, HardwareOp, called_instruction
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, loads_of
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
 
@@ -69,7 +69,9 @@ class StoreFacts:
         counts: the numbers of operations, see KINDS.
         accesses: (buffer, indices, whether the access is a write).
         inside: the condition without which the store writes zero, None if there is none.
-        instructions: the declared instructions that the store calls.
+        instructions: the declared instructions that the store calls, with the buffers that each of
+            them reads.
+        scalars: the operations on scalars in a store of a vector.
         lanes: the lanes of the stored vector.
         neighbours: for each read of the stored buffer at a constant distance from the store, the
             dimensions in which the two differ.
@@ -78,7 +80,8 @@ class StoreFacts:
     counts: tuple[int, ...]
     accesses: tuple[tuple[Buffer, tuple[Expr, ...], bool], ...]
     inside: Expr | None = None
-    instructions: tuple[HardwareOp, ...] = ()
+    instructions: tuple[tuple[HardwareOp, frozenset[Buffer]], ...] = ()
+    scalars: int = 0
     lanes: int = 1
     neighbours: tuple[frozenset[int], ...] = ()
 
@@ -100,12 +103,17 @@ class TouchedBuffer:
 
 @dataclass(slots=True)
 class Store:
-    """A store with its facts, and the loops, notes and accesses that describe it."""
+    """A store with its facts, and the loops, notes and accesses that describe it.
+
+    Attributes:
+        instructions: the declared instructions that it calls, with the buffers that each reads.
+    """
 
     facts: StoreFacts
     loops: list[Loop]
     accesses: list[TouchedBuffer]
     notes: Notes
+    instructions: list[tuple[HardwareOp, set[Buffer]]] = field(default_factory=list)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -234,7 +242,14 @@ class _Walker:
             self.padded[written] = facts.accesses[0][1], facts.inside
         elif self.padded and facts.counts[0] and (self.finite or not written.dtype.is_float):
             notes = notes._replace(tests=notes.tests + self._zeros(facts))
-        self.out.stores.append(Store(facts, loops, accesses, notes))
+        called = [(op, {self._source(b) for b in buffers}) for op, buffers in facts.instructions]
+        self.out.stores.append(Store(facts, loops, accesses, notes, called))
+
+    def _source(self, buffer: Buffer) -> Buffer:
+        """The buffer that a buffer is a view of."""
+        while buffer in self.views:
+            buffer = self.views[buffer].buffer
+        return buffer
 
     def _zeros(self, facts: StoreFacts) -> tuple[Condition, ...]:
         """The conditions under which no factor of the product that a store adds is a padding
@@ -300,7 +315,7 @@ def _facts_of(store: BufferStore) -> StoreFacts:
     counts = [0] * 16
     accesses: list[tuple[Buffer, tuple[Expr, ...], bool]] = [(store.buffer, store.indices, True)]
     lanes = store.value.dtype.lanes
-    called = _count(store.value, counts, accesses)
+    called, scalars = _count(store.value, counts, accesses)
     value, inside = store.value, None
     if isinstance(value, Call) and value.op.name == "if_then_else":
         other = value.args[2]
@@ -308,7 +323,7 @@ def _facts_of(store: BufferStore) -> StoreFacts:
             inside = value.args[0]
     near = (_apart(store.indices, at) for b, at, _ in accesses[1:] if b is store.buffer)
     return StoreFacts(
-        tuple(c * lanes for c in counts), tuple(accesses), inside, called, lanes,
+        tuple(c * lanes for c in counts), tuple(accesses), inside, called, scalars, lanes,
         tuple(dims for dims in near if dims),
     )  # fmt: skip
 
@@ -337,12 +352,13 @@ def _opaque_facts(block: Block) -> StoreFacts:
 
 def _count(
     value: Expr, counts: list[int], accesses: list[tuple[Buffer, tuple[Expr, ...], bool]]
-) -> tuple[HardwareOp, ...]:
+) -> tuple[tuple[tuple[HardwareOp, frozenset[Buffer]], ...], int]:
     """Count the operations of a value, in place; a sum with a product is one multiply-add.
 
-    Returns the declared instructions that it calls, which count as operations, too.
+    Returns the declared instructions that it calls, which count as operations, too, and the number
+    of operations on scalars in a vector.
     """
-    stack, called = [value], []
+    stack, called, scalars = [value], [], 0
     while stack:
         expr = stack.pop()
         kind = type(expr)
@@ -355,9 +371,10 @@ def _count(
         slot = _slot(expr)
         if slot is not None:
             counts[slot] += 1
+            scalars += expr.dtype.lanes == 1 < value.dtype.lanes
         instruction = called_instruction(expr)
         if instruction is not None:
-            called.append(instruction)
+            called.append((instruction, frozenset(load.buffer for load in loads_of(expr))))
         if (kind is ir.Add or kind is ir.Sub) and slot is not None:
             product = _product_of(expr)
             if product is not None:
@@ -367,7 +384,7 @@ def _count(
                 stack += (other, *product.children)
                 continue
         stack.extend(expr.children)
-    return tuple(called)
+    return tuple(called), scalars
 
 
 def _product_of(expr: Expr) -> Expr | None:

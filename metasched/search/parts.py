@@ -94,7 +94,8 @@ def guide_of(machine: Target, features: FeatureSet | None = None) -> CostModel |
         except DatabaseError as error:
             warn(f"{error}; programs are ranked without it")
     others = [prior for path, prior in read.items() if path != own]
-    return Guide(None if own is None else read.get(own), others)
+    _, second, last = machine.machine_model().levels
+    return Guide(None if own is None else read.get(own), others, last.bytes / second.bytes)
 
 
 def spaces_of(

@@ -50,6 +50,29 @@ def test_shares_are_those_that_counting_gives(test, holds):
     assert guard_fraction(found, last, whole=True) == pytest.approx(counted(holds, 1, all))
 
 
+@pytest.mark.parametrize(
+    ("test", "holds"),
+    [
+        (logical_and(j * 2 <= i, i < j * 2 + 4), lambda i, j, k: j * 2 <= i < j * 2 + 4),
+        (logical_and(i + k < 8, 3 <= i + k), lambda i, j, k: 3 <= i + k < 8),
+        (logical_and(i < 9, i + j < 11), lambda i, j, k: i < 9 and i + j < 11),
+    ],
+)
+def test_conditions_on_the_same_loops_are_judged_together(test, holds):
+    """Rows of a skewed loop: the product of the shares of both conditions is off by 0.05 to 0.3."""
+    found = conditions(test, BOUND)
+    alone = guard_fraction(found[:1]) * guard_fraction(found[1:])
+    assert guard_fraction(found) == pytest.approx(counted(holds))
+    assert alone != pytest.approx(counted(holds), abs=0.05)
+
+
+def test_conditions_on_many_iterations_are_judged_by_a_sample():
+    bound = {v: (n, 1000) for n, v in enumerate(EXTENTS)}
+    found = conditions(logical_and(j <= i, i < j + 500), bound)
+    assert guard_fraction(found) == pytest.approx(0.375, abs=0.03)
+    assert guard_fraction(found) == guard_fraction(list(found))
+
+
 def test_guard_fraction_of_unknown_conditions_is_one():
     X = Buffer.of("X", (12,), "int32")
     assert guard_fraction(conditions(X[i] < 3, BOUND)) == 1.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metasched.cost.features import FEATURE_NAMES, FeatureSet
-from metasched.cost.guide import CONDITION, ESTIMATE, GUARD, OTHER, OWN, PARTS, Guide
+from metasched.cost.guide import BEYOND, CONDITION, ESTIMATE, GUARD, OTHER, OWN, PARTS, Guide
 from metasched.cost.line import LineModel
 from metasched.cost.prior import Prior, every_shipped, shipped
 from metasched.search import parts
@@ -16,6 +16,7 @@ from metasched.target import Target
 ZEN = Target.of({"kind": "cpu", "mcpu": "znver4", "num_cores": 2, "features": ["avx2", "fma"]})
 ROWS = np.random.default_rng(0).normal(size=(20, len(FEATURE_NAMES))).astype(np.float32)
 ROWS[:, FEATURE_NAMES.index("machine.block.guards")] = np.arange(20) % 4
+ROWS[:, FEATURE_NAMES.index("machine.footprint")] = np.arange(20) % 3 * 4 - 4
 
 
 def part(name: str) -> np.ndarray:
@@ -49,6 +50,18 @@ def test_the_judges_are_the_own_prior_all_others_and_the_estimated_cycles():
 
 def test_without_a_prior_the_estimated_cycles_rank():
     np.testing.assert_allclose(Guide(None).predict(ROWS), -CYCLES, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_weighs_more_for_programs_that_the_last_cache_does_not_hold():
+    """The footprint is in second caches, as a logarithm; the last cache holds 12 of them."""
+    beyond = ROWS[:, FEATURE_NAMES.index("machine.footprint")] > np.log2(12)
+    assert 0 < beyond.sum() < len(ROWS)
+    more = np.where(beyond, (BEYOND - PARTS["l3_memory"]) * part("l3_memory"), 0.0)
+    cycles = SUM + more + CONDITION * GUARDS * part("loop_steps") + 1e-3
+    expected = -ESTIMATE * np.log2(cycles) - GUARD * GUARDS
+    for _ in range(2):  # the second time from the scores that are kept
+        found = Guide(None, held=12).predict(ROWS)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_other_features_have_no_guide():

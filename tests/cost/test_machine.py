@@ -402,3 +402,27 @@ def test_an_instruction_counts_as_what_it_costs():
     compute = MACHINE_FEATURES.index("block.compute")
     assert two[compute] == pytest.approx(one[compute] + 1, abs=0.01)
     assert one[MACHINE_FEATURES.index("block.lanes")] == 4.0
+
+
+def test_instructions_with_the_same_operands_run_once():
+    """int8 times int8 needs the sums of B's columns, which the rows of a block share."""
+
+    @T.prim_func
+    def product(
+        A: T.Buffer((8, 4), "int8"), B: T.Buffer((32, 4), "int8"), C: T.Buffer((8, 32), "int32")
+    ):
+        for r in T.unroll(8):
+            for c in T.unroll(2):
+                for i, k in T.grid(16, 4):
+                    with T.block("C"):
+                        vr, vc = T.axis.spatial(8, r), T.axis.spatial(32, c * 16 + i)
+                        vk = T.axis.reduce(4, k)
+                        C[vr, vc] = C[vr, vc] + T.cast(A[vr, vk], "int32") * T.cast(
+                            B[vc, vk], "int32"
+                        )
+
+    sch = Schedule(product)
+    sch.tensorize(sch.get_loops(sch.get_block("C"))[2], "x86.vnni.dot_16x4_i8i8i32")
+    # 16 products and their subtractions, and 2 sums: one for each vector of B
+    found = machine(sch.mod, Target.of("llvm -mcpu=znver4 -num-cores=2"))
+    assert found["block.size"] == pytest.approx(np.log2(16 + 8 + 2 + 1))
