@@ -26,7 +26,7 @@ from metasched.schedule.trace import Trace
 Array: TypeAlias = "np.ndarray[Any, Any]"
 # The most decisions of a step in its list; of a larger domain, this many are drawn at random.
 ENUMERATED = 30_000
-# A space of at most this many decision vectors is listed as a whole; a larger space is sampled.
+# Most decision vectors of a space that is listed as a whole; a larger space is sampled.
 WHOLE = 1 << 20
 
 _UFUNCS: dict[type[Expr], Callable[..., Any]] = {
@@ -78,12 +78,12 @@ class Draft:
         """The number of decision vectors, including vectors that break constraints."""
         return math.prod(len(decisions) for decisions in self.lists)
 
-    def draw(self, count: int, rng: np.random.Generator) -> Rows:
-        """Distinct rows that keep every constraint: at most `count` random rows, or all rows where
-        a table can hold them."""
+    def draw(self, count: int, rng: np.random.Generator, whole: int = WHOLE) -> Rows:
+        """Distinct rows that keep every constraint: at most `count` random rows, or all rows of a
+        space of at most `whole` decision vectors."""
         if not self.steps:
             return Rows(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64))
-        if self.size <= WHOLE:
+        if self.size <= whole:
             return self._every
         picks, left = np.zeros((count, 0), np.int64), self.conditions
         for table in self.tables:

@@ -40,15 +40,14 @@ def test_rows_are_distinct_and_keep_every_constraint(draft):
         assert all(number_of(c, values) for c in table.conditions)
 
 
-def test_a_small_space_is_listed_whole_and_a_large_one_drawn_from(draft, monkeypatch):
+def test_a_small_space_is_listed_whole_and_a_large_one_drawn_from(draft):
     _, table = draft
     every = table.draw(10, np.random.default_rng(0))
     vectors = list(itertools.product(*(range(len(x)) for x in table.lists)))
     picks = np.array(vectors)
     good = table._allowed(table._numbers(picks), table.conditions)[0]
     assert np.array_equal(every.picks, picks[good])
-    monkeypatch.setattr("metasched.search.draft.WHOLE", table.size - 1)
-    some = table.draw(200, np.random.default_rng(0))
+    some = table.draw(200, np.random.default_rng(0), whole=table.size - 1)
     assert 80 < len(some) <= 200  # few draws are lost to constraints
     assert {*map(tuple, some.picks.tolist())} <= {*map(tuple, every.picks.tolist())}
 

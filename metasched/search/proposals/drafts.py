@@ -8,7 +8,7 @@ import numpy as np
 
 from metasched.cost.model import predicted
 from metasched.schedule.rng import derive_seed
-from metasched.search.draft import Array, Draft, Rows
+from metasched.search.draft import Array, Draft
 from metasched.search.population import Request
 from metasched.search.proposals.source import SearchState, Unreserved
 
@@ -31,8 +31,9 @@ class BestDrafts(Unreserved):
         open_spaces = [(n, draft) for n, draft in enumerate(state.tables) if draft is not None]
         for space, draft in open_spaces:
             seed = derive_seed(task.seed, state.round, space, self.best)
-            rows = draft.draw(options.drafts // len(open_spaces), np.random.default_rng(seed))
-            scores = _surrogate(state, space, draft, rows) if self.best else None
+            some, rng = options.drafts // len(open_spaces), np.random.default_rng(seed)
+            rows = draft.draw(some, rng, options.whole)
+            scores = surrogate(state, space, draft, rows.numbers) if self.best else None
             order: Array = np.random.default_rng(seed + 1).permutation(len(rows))
             if scores is not None:
                 order = np.argsort(-scores, kind="stable")
@@ -52,8 +53,11 @@ class UnbiasedDrafts(BestDrafts):
     best = False
 
 
-def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Array | None:
-    """Scores of drafts from a linear regression on the model's scores of replayed programs.
+def surrogate(
+    state: SearchState, space: int, draft: Draft, numbers: Array, least: int = _LEAST_ROWS
+) -> Array | None:
+    """Scores of rows of decisions from a linear regression on the model's scores of replayed
+    programs; None if fewer than `least` programs of the space were replayed.
 
     The regression is linear: a quadratic regression ranked drafts first that were ten times slower
     than the best of 10,000 rows. Trees ranked no better, and worse in the first rounds.
@@ -64,12 +68,11 @@ def _surrogate(state: SearchState, space: int, draft: Draft, rows: Rows) -> Arra
         for candidate in known
         if (row := draft.row_of(candidate.trace)) is not None
     ]
-    if len(fitted) < _LEAST_ROWS:
+    if len(fitted) < least:
         return None
     scores = predicted(state.task.model, [candidate for candidate, _ in fitted])
-    numbers = _logarithms(np.stack([row for _, row in fitted]))
-    surrogate = state.options.surrogate(numbers, scores)
-    return surrogate.predict(_logarithms(rows.numbers))
+    measured = _logarithms(np.stack([row for _, row in fitted]))
+    return state.options.surrogate(measured, scores).predict(_logarithms(numbers))
 
 
 def _logarithms(numbers: Array) -> Array:

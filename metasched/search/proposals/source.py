@@ -13,7 +13,7 @@ from metasched.cost import regression
 from metasched.cost.line import Regressor
 from metasched.cost.model import EstimatesSpread, PredictsPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
-from metasched.search.draft import Draft
+from metasched.search.draft import WHOLE, Draft
 from metasched.search.population import Request, SearchCandidate
 from metasched.search.strategy import SearchTask
 
@@ -26,6 +26,7 @@ class EvolutionOptions:
 
     Attributes:
         drafts: decision vectors drafted in a round.
+        whole: the most decision vectors of a space that is drafted as a whole.
         replays: exact replays in a round, of which each source has a share.
         first: exact replays in the first round, all unbiased drafts.
         generations: mutation rounds within a round, each from the best so far.
@@ -39,6 +40,7 @@ class EvolutionOptions:
     """
 
     drafts: int = 20_000
+    whole: int = WHOLE
     replays: int = 112
     first: int = 96
     generations: int = 3
@@ -92,6 +94,8 @@ class SearchState:
             made = (factory.random_member(space, seed) for seed in seeds)
             first = next((candidate for candidate in made if candidate is not None), None)
             found.append(None if first is None else Draft(first.trace, self.task.seed))
+            if first is not None:
+                self._made(first)
         return found
 
     def enter(self, requests: Iterable[Request]) -> list[str]:
@@ -105,13 +109,17 @@ class SearchState:
         self.made.update(zip(unseen, replayed, strict=True))
         for at in dict.fromkeys(at for at, _ in asked):
             candidate = self.made[at]
-            if candidate is None:
-                continue
-            self.known.setdefault(candidate.space, {})[candidate.key] = candidate
-            if candidate.key not in self.task.population.seen:
-                self.pool.setdefault(candidate.key, candidate)
+            if candidate is not None:
+                self._made(candidate)
         found = (self.made[at] for at, _ in asked)
         return ["" if candidate is None else candidate.key for candidate in found]
+
+    def _made(self, candidate: SearchCandidate) -> None:
+        """A replay gave this program."""
+        self.made[candidate.space, candidate.trace.decisions()] = candidate
+        self.known.setdefault(candidate.space, {})[candidate.key] = candidate
+        if candidate.key not in self.task.population.seen:
+            self.pool.setdefault(candidate.key, candidate)
 
     def replayed(self, request: Request) -> bool:
         """Whether these decisions were replayed in this search."""
