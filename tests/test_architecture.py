@@ -84,8 +84,8 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "space",
-        5180,
-        "module strides combinators tiling packing loop_kinds reasons modules.* generate "
+        5340,
+        "module strides combinators tiling packing loop_kinds lanes reasons modules.* generate "
         "default_schedule",
     ),
     ("postproc", 520, "*"),

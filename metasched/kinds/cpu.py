@@ -56,6 +56,7 @@ from metasched.space.modules.transposition import TileTransposition
 from metasched.space.modules.vector_rows import VectorRows
 from metasched.space.modules.vector_update import VectorUpdate
 from metasched.space.modules.wavefront import Wavefront
+from metasched.space.modules.whole_iterations import WholeIterations
 from metasched.space.modules.widen_operands import WidenOperands
 from metasched.space.modules.zero_points import ZeroPoints
 from metasched.target import Target, cpu_of
@@ -65,6 +66,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
     The order carries meaning: distribution comes first, because tiling needs a nest for each block;
+    whole iterations in lanes are offered for what it left together;
     inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
     keeps the stages that inlining would compute anew for each neighbour; fusing
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
@@ -77,6 +79,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         ApplyCustomRule(target),
         EncloseStatements(),
         LoopDistribution(),
+        WholeIterations(bits),
         TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         RowElimination(cpu.num_cores),
         BlockedElimination(bits, cpu.vector_registers, cpu.num_cores),

@@ -3,7 +3,8 @@
 It treats each block on its own: one block for each output, unless the block has vectors; vectors
 along contiguous memory, the outer loops in parallel, the init of a reduction before its loops.
 Loops that several blocks share are distributed where a block has no vectors otherwise. Neighbours
-that compute element by element share their loops over vectors. It tiles nothing.
+that compute element by element share their loops over vectors. A loop whose iterations use memory
+of their own runs in vector lanes, if its blocks have no vectors alone. It tiles nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Callable
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError, warn
 from metasched.ir.expr import Var
-from metasched.ir.stmt import BlockToken
+from metasched.ir.stmt import BlockToken, ForKind
 from metasched.schedule.primitives.enclose import blocks_outside
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.generate import Source
+from metasched.space.lanes import lane_bits, lane_loop, run_in_lanes
 from metasched.space.loop_kinds import (
     child_of,
     decompose_init,
@@ -62,6 +64,13 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
         if len(child.block.writes) > 1 and (reduces or not has_vectors(child.block)):
             sch.decompose_outputs(sch.get_block(child.block.name, func))
 
+    def whole_iterations(child: Child) -> None:
+        if all(loop.kind is not ForKind.VECTORIZED for loop in child.loops):
+            found = lane_loop(sch.state.scope(child.realize), child)
+            if found is not None:
+                bits = lane_bits(sch.state.scope(child.realize), found[0])
+                run_in_lanes(sch, child.token, cpu_of(target).vector_bits // bits, func)
+
     def threads(child: Child) -> None:
         if target.num_cores > 1:
             distribute_and_spread(sch, child, jobs, func, tried)
@@ -76,7 +85,7 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
         if position:
             merge_vectors(sch, scope.realizes[position - 1], child, func)
 
-    for step in (outputs, vectors, merged, threads, init):
+    for step in (outputs, vectors, merged, whole_iterations, threads, init):
         for child in list(Scope.of(sch.mod[name].root).realizes):
             _contained(sch, child.token, step)
 

@@ -338,9 +338,24 @@ def polynomial(p: Program) -> None:
           f"{v}[i] = s")  # fmt: skip
 
 
+def own_memory(p: Program) -> None:
+    """Iterations that fill and sort a small array, or step a state, of their own."""
+    a, b, n = p.pick(2), p.pick(2), p.n
+    kind, r = p.types[b], p.d.rng.choice((2, 3, 4))
+    p.loops("ij")
+    v, s, t = p.fresh("v"), p.fresh("s"), p.fresh("t")
+    p.add(f'{v} = T.alloc_buffer(({r},), "{kind}")', f"{s} = T.{kind}(1)",
+          f"for k in range({r}):",
+          f"    {v}[k] = {p.load(f'{a}[i, T.min(j + k, {n - 1})]', kind)}",
+          f"for k in range({r - 1}):", f"    {t} = T.min({v}[k], {v}[k + 1])",
+          f"    {v}[k + 1] = T.max({v}[k], {v}[k + 1])", f"    {v}[k] = {t}",
+          f"    if {v}[k] > T.{kind}(0):", f"        {s} = {s} + {v}[k]",
+          f"{b}[i, j] = {v}[{r - 1}] + {s}")  # fmt: skip
+
+
 IDIOMS: tuple[Callable[[Program], None], ...] = (
     product, product, rows, rows, extremum, stencil, running, indexed, element, element,
-    elimination, window, search, dynamic, moments, polynomial,
+    elimination, window, search, dynamic, moments, polynomial, own_memory,
 )  # fmt: skip
 
 

@@ -1,0 +1,147 @@
+"""Vectors over a whole iteration: lanes along a loop whose iterations use memory of their own.
+
+    for x: fill v; sort v; B[x] = v[4]
+    ->
+    for x in tiles of 16 lanes: fill 16 copies of v; sort them; B[x] = copy x of v
+
+No statement of such an iteration has vectors alone, or its loops need their order. But the
+iterations are independent, so each lane of a vector can run one (as ispc does, Pharr and Mark
+2012). Each lane gets its own copy of the memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from metasched.analysis.access import SHUFFLED, accesses, stride_of
+from metasched.analysis.block import is_leaf
+from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.producers import self_contained
+from metasched.analysis.scope import Child, Scope, buffer_uses
+from metasched.errors import ScheduleError
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import BlockToken, For, ForKind, While
+from metasched.ir.visit import free_vars, walk_stmts
+from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.loop_kinds import child_of, undo_to
+
+COPIES = 1 << 10
+"""The most elements of memory of which each lane gets a copy."""
+UNROLLED = 256
+"""Loops that address copies are unrolled to at most this many iterations."""
+
+
+def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
+    """The innermost loop above a child whose iterations use memory of their own and fit lanes.
+
+    Gives the loop and this memory. The accesses of other memory are contiguous, or reach at most
+    `SHUFFLED` elements apart, or one element for all lanes.
+    """
+    for loop in reversed(child.loops):
+        under = scope.under(loop)
+        private = [
+            b for b in scope.block.alloc_buffers
+            if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
+        ]  # fmt: skip
+        if private and _fits(scope, loop, under, private):
+            return loop, private
+    return None
+
+
+def lane_bits(scope: Scope, loop: For) -> int:
+    """The bits of the widest element that a lane of the loop loads or stores."""
+    uses = [b.dtype.bits for c in scope.under(loop) for b in buffer_uses(c.block)]
+    return max(8, *uses)
+
+
+def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) -> bool:
+    if loop.kind is not ForKind.SERIAL or loop.annotations or as_int(loop.extent) is None:
+        return False
+    if any(_elements(b) > COPIES for b in private):
+        return False
+    if any(s for s, loops in scope.loose if loop in loops):
+        return False
+    stored = False
+    for child in under:
+        inner = child.loops[child.loops.index(loop) + 1 :]
+        if is_leaf(child.block) is not None or child.branches:
+            return False
+        if any(loop.var in free_vars(e) for n in inner for e in n.exprs):
+            return False
+        if any(isinstance(s, While) for s in walk_stmts(child.block.body)):
+            return False
+        for access in accesses(child.block):
+            if access.buffer in private or access.buffer in child.block.alloc_buffers:
+                continue
+            move = stride_of(access, child, loop)
+            if move is None or not (1 if access.is_write else -1) <= move <= SHUFFLED:
+                return False
+            stored = stored or access.is_write
+    return stored and carried_dependence(loop, scope) is None
+
+
+def run_in_lanes(
+    sch: Schedule, token: BlockToken, lanes: int | ExprRV, func: str | None = None
+) -> bool:
+    """Run the iterations of `lane_loop` above a block in the lanes of vectors.
+
+    Inner loops that address a copy are unrolled, so that the copies stay in registers. Returns
+    False where there is no such loop, or a step is refused; the schedule is then unchanged.
+    """
+    child = child_of(sch, token)
+    found = lane_loop(sch.state.scope(child.realize), child)
+    if found is None:
+        return False
+    before = len(sch.trace)
+    try:
+        _apply(sch, child, *found, lanes, func)
+    except ScheduleError:
+        undo_to(sch, before)
+        return False
+    return True
+
+
+def _apply(
+    sch: Schedule, child: Child, loop: For, private: list[Buffer], lanes: int | ExprRV,
+    func: str | None,
+) -> None:  # fmt: skip
+    scope = sch.state.scope(child.realize)
+    tokens, old = [c.token for c in scope.under(loop)], set(scope.block.alloc_buffers)
+    writers = [next(c.token for c in scope.writers(b)) for b in private]
+    depth = child.loops.index(loop)
+
+    def block(token: BlockToken) -> BlockRV:
+        return sch.get_block(child_of(sch, token).block.name, func)
+
+    sch.split(sch.get_loops(block(child.token))[depth], [None, lanes])
+    for token, buffer in zip(writers, private, strict=True):
+        one = block(token)
+        writes = child_of(sch, token).block.writes
+        place = next(n for n, r in enumerate(writes) if r.buffer is buffer)
+        sch.expand_buffer(one, place, sch.get_loops(one)[depth + 1])
+        if _elements(buffer) > 1:
+            sch.transform_layout(one, ("write", place), lambda first, *rest: (*rest, first))
+    for token in tokens:
+        _unroll(sch, token, depth + 2, old, block(token))
+    sch.vectorize(sch.get_loops(block(child.token))[depth + 1])
+
+
+def _unroll(sch: Schedule, token: BlockToken, depth: int, old: set[Buffer], block: BlockRV) -> None:
+    """Unroll the loops inside a lane that address a new buffer, the innermost first."""
+    child = child_of(sch, token)
+    copies = set(sch.state.scope(child.realize).block.alloc_buffers) - old
+    handles, total = sch.get_loops(block), 1
+    found = [a for a in accesses(child.block) if a.buffer in copies]
+    for position in range(len(child.loops) - 1, depth - 1, -1):
+        node = child.loops[position]
+        total *= as_int(node.extent) or UNROLLED + 1
+        if total > UNROLLED:
+            return
+        if node.kind is ForKind.VECTORIZED or any(stride_of(a, child, node) for a in found):
+            sch.unroll(handles[position])
+
+
+def _elements(buffer: Buffer) -> int:
+    return prod(buffer.constant_shape() or (COPIES + 1,))

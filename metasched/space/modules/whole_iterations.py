@@ -1,0 +1,75 @@
+"""whole_iterations: iterations with memory of their own, in the lanes of vectors.
+
+    for x_0: for x_1 in 64 lanes:
+        nine neighbours of pixel x; a sort of them; B[x] = the middle one
+
+Distribution gives such memory a copy for each iteration of the whole loop, and an array in place of
+registers. `space/lanes.py` says which loops fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from metasched.analysis.block import TILED
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import BlockToken
+from metasched.schedule.handles import BlockRV
+from metasched.schedule.schedule import Schedule
+from metasched.space.lanes import lane_bits, lane_loop, run_in_lanes
+from metasched.space.loop_kinds import SMALL, child_of, steps
+from metasched.space.tiling import changed, uniform
+
+STRUCTURE = "whole_iterations"
+"""The value of the note TILED on a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeIterations:
+    """Offer vectors over whole iterations of a loop (see the file's docstring), beside the
+    unchanged program.
+
+    Acts on the first block inside the loop; all blocks inside get the note TILED.
+
+    Attributes:
+        vector_bits: of a vector register.
+        vectors: choices of how many registers of iterations run side by side.
+    """
+
+    vector_bits: int = 256
+    vectors: Sequence[int] = (1, 2, 4)
+
+    @property
+    def name(self) -> str:
+        return "whole_iterations"
+
+    def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
+        realize = sch.state.block(block)
+        if sch.state.parent(realize) is None or TILED in realize.block.annotations:
+            return [sch]
+        scope = sch.state.scope(realize)
+        child = scope.child(realize.block.token)
+        found = lane_loop(scope, child)
+        if found is None or steps(child.loops[0]) < SMALL:
+            return [sch]
+        loop, _ = found
+        under = scope.under(loop)
+        lanes = self.vector_bits // lane_bits(scope, loop)
+        sizes = [lanes * n for n in self.vectors if lanes * n <= (as_int(loop.extent) or 0)]
+        taken = any(TILED in c.block.annotations for c in under)
+        if under[0] is not child or taken or lanes < 2 or not sizes:
+            return [sch]
+        tokens = [c.token for c in under]
+        func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
+        return [*changed(sch, partial(self._apply, tokens, sizes, func)), sch]
+
+    def _apply(
+        self, tokens: list[BlockToken], sizes: list[int], func: str | None, sch: Schedule
+    ) -> bool:
+        if not run_in_lanes(sch, tokens[0], uniform(sch, sizes), func):
+            return False
+        for token in tokens:
+            sch.annotate(sch.get_block(child_of(sch, token).block.name, func), TILED, STRUCTURE)
+        return True

@@ -1,0 +1,121 @@
+"""whole_iterations: iterations with memory of their own run in vector lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracle import check_numbers
+from space.candidates import TARGET, draw
+
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules, default_trace
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+from metasched.space.generate import SpaceGenerator
+
+N, M = 12, 140
+
+
+@T.prim_func
+def median(A: T.Buffer((N, M), "uint8"), B: T.Buffer((N, M), "uint8")):
+    for y in range(1, N - 1):
+        for x in range(1, M - 1):
+            v = T.alloc_buffer((9,), "uint8")
+            for dy in range(3):
+                for dx in range(3):
+                    v[dy * 3 + dx] = A[y - 1 + dy, x - 1 + dx]
+            for _ in range(5):
+                for j in range(8):
+                    t = T.min(v[j], v[j + 1])
+                    v[j + 1] = T.max(v[j], v[j + 1])
+                    v[j] = t
+            B[y, x] = v[4]
+
+
+@T.prim_func
+def random_walk(seed: T.Buffer((M,), "uint32"), hits: T.Buffer((M,), "int32")):
+    for i in range(M):
+        s = seed[i]
+        c = T.int32(0)
+        for _ in range(24):
+            s = s ^ (s << 13)
+            s = s ^ (s >> 17)
+            s = s ^ (s << 5)
+            if s < T.uint32(1 << 30):
+                c += 1
+        hits[i] = c
+
+
+@T.prim_func
+def lengths(A: T.Buffer((M, 16), "float32"), n: T.Buffer((M,), "int32"),
+            B: T.Buffer((M,), "float32")):  # fmt: skip
+    """The inner loop has another end in each lane."""
+    for i in range(M):
+        s = T.float32(1)
+        t = T.float32(0)
+        for k in range(n[i]):
+            s = s * 0.5 + A[i, k]
+            t = t + s * s
+        B[i] = t
+
+
+@T.prim_func
+def carried(A: T.Buffer((M,), "float32"), B: T.Buffer((M,), "float32")):
+    """An iteration reads what the iteration before it left in s."""
+    s = T.float32(0)
+    for i in range(M):
+        for _ in range(8):
+            s = s * 0.5 + A[i]
+        B[i] = s
+
+
+def _lanes(sch: Schedule) -> set[int]:
+    """The lanes of vectorized loops that hold other loops or several statements."""
+    loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+    whole = [s for s in loops if s.kind is ForKind.VECTORIZED]
+    return {
+        int(s.extent.value) for s in whole if any(isinstance(x, For) for x in walk_stmts(s.body))
+    }  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("func", "lanes"), [(median, 64), (random_walk, 16)])
+def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: int) -> None:
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    assert _lanes(sch) == {lanes}
+    check_numbers(func, sch.mod, compiled=True)
+
+
+@pytest.mark.parametrize(("func", "base"), [(median, 64), (random_walk, 16)])
+def test_the_space_offers_whole_iterations(func: PrimFunc, base: int) -> None:
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = generator.generate(func, TARGET)
+    assert not generator.failures
+    (space,) = [s for s in found if any("whole_iterations" in e.values for e in s.entries)]
+    seen = set()
+    for seed in range(4):
+        sch = draw(func, space, seed)
+        seen |= _lanes(sch)
+        check_numbers(func, sch.mod, compiled=True)
+    assert seen <= {base, 2 * base, 4 * base} and len(seen) > 1
+
+
+@pytest.mark.parametrize("func", [lengths, carried])
+def test_iterations_that_do_not_fit_lanes_stay_apart(func: PrimFunc) -> None:
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    assert not _lanes(sch)
+    check_numbers(func, sch.mod, compiled=True)
+
+
+def test_medians_are_those_of_numpy() -> None:
+    a = np.random.default_rng(0).integers(0, 256, (N, M)).astype(np.uint8)
+    b = np.zeros((N, M), np.uint8)
+    sch = Schedule(median)
+    default_trace(median, TARGET).apply(sch)
+    build(sch.mod, target="native")(a, b)
+    windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3)).reshape(N - 2, M - 2, 9)
+    np.testing.assert_array_equal(b[1:-1, 1:-1], np.median(windows, axis=2).astype(np.uint8))
