@@ -10,6 +10,7 @@ from metasched.analysis.access import SHUFFLED, Access, accesses, strides
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import BinaryOp, Cast, Expr, IntImm, Max, Min, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, For, IterKind, IterVar, LetStmt, fact
@@ -18,7 +19,6 @@ from metasched.ir.visit import (
     reads_memory,
     substitute,
     transform_expr,
-    walk_exprs,
     walk_stmts,
 )
 from metasched.schedule.schedule import Schedule
@@ -144,11 +144,18 @@ def _arithmetic(block: Block, var: Var, bindings: Mapping[Var, Expr]) -> int:
     found: set[Expr] = set()
     for stmt in walk_stmts(block.body):
         for expr in stmt.exprs:
-            found.update(e for e in walk_exprs(expr) if not moving.isdisjoint(free_vars(e)))
+            found.update(e for e in _values(expr) if not moving.isdisjoint(free_vars(e)))
         if isinstance(stmt, LetStmt) and not moving.isdisjoint(free_vars(stmt.value)):
             moving.add(stmt.var)
     costs = (FUNCTION if isinstance(e, Call) else isinstance(e, (BinaryOp, Cast)) for e in found)
     return sum(costs)
+
+
+def _values(expr: Expr) -> Iterator[Expr]:
+    """An expression and its parts, without the indices of loads."""
+    yield expr
+    for part in () if isinstance(expr, BufferLoad) else expr.children:
+        yield from _values(part)
 
 
 def _near(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
