@@ -16,6 +16,7 @@ from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For
+from metasched.ir.visit import free_vars
 
 
 def other_values(
@@ -24,7 +25,8 @@ def other_values(
     """Whether an input of a child may have other values below `loops` than at the child's place.
 
     A loop that holds a writer of the input, and only one of the two places, must set each element
-    of the input to one value in all its iterations.
+    of the input to one value in all its iterations. A block after the loop may also run in each
+    iteration if all iterations write the same elements: the last run reads the last values.
 
     Args:
         scope: the scope of the child.
@@ -38,7 +40,10 @@ def other_values(
             continue
         around = {n.var: n for w in scope.writers(buffer) for n in w.loops if w is not child}
         for var, loop in around.items():
-            if (var in here) != (var in there) and _changes(buffer, scope, loop):
+            if (var in here) == (var in there):
+                continue
+            again = var in there and _writes_again(buffer, scope, child, loop)
+            if not again and _changes(buffer, scope, loop):
 
                 def sentence(buffer: Buffer = buffer, loop: For = loop) -> str:
                     return (
@@ -48,6 +53,21 @@ def other_values(
 
                 return Failure("changed-input", sentence, loop)
     return None
+
+
+def _writes_again(buffer: Buffer, scope: Scope, child: Child, loop: For) -> bool:
+    """Whether all writers of a buffer precede a child, below a loop that they do not mention."""
+    order = [c.token for c in scope.realizes]
+    for writer in scope.writers(buffer):
+        if writer is child or order.index(writer.token) > order.index(child.token):
+            return False
+        if loop not in writer.loops:
+            return False
+        inner = writer.loops[writer.loops.index(loop) + 1 :]
+        named = [*writer.realize.exprs, *(e for n in inner for e in n.exprs)]
+        if any(loop.var in free_vars(e) for e in named):
+            return False
+    return True
 
 
 def _changes(buffer: Buffer, scope: Scope, loop: For) -> bool:
