@@ -82,6 +82,13 @@ def _abs(e: Emitter, node: Call) -> Val:
     )  # fmt: skip
 
 
+def _any_lane(e: Emitter, node: Call) -> Val:
+    value = e.value(node.args[0])
+    if value.lanes == 1:
+        return value
+    return e.intrinsic(f"llvm.vector.reduce.or.v{value.lanes}i1", BOOL, 1, value)
+
+
 def _name(base: str, value: Val) -> str:
     return f"{base}.{type_suffix(value.dtype, value.lanes)}"
 
@@ -313,6 +320,6 @@ OP_RULES: dict[str, Rule] = {
     "reinterpret": _reinterpret, "fma": _fma, "q_multiply_shift": _q_multiply_shift,
     "shift_left": _shift(True), "shift_right": _shift(False),
     "bitwise_and": _bitwise("and"), "bitwise_or": _bitwise("or"), "bitwise_xor": _bitwise("xor"),
-    "if_then_else": _if_then_else, "undef": _undef,
+    "any_lane": _any_lane, "if_then_else": _if_then_else, "undef": _undef,
     "address_of": _address_of, "access_ptr": _access_ptr, "prefetch": _prefetch,
 }  # fmt: skip

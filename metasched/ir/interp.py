@@ -18,7 +18,8 @@ The semantics in short:
 - `threadIdx` loops that contain a storage barrier run in lockstep, like vector lanes, so a missing
   second barrier does not show; other thread loops run one thread after the other, nested loops of
   one tag as separate loops. A thread loop that carries a reduction runs in order, like the
-  cross-thread reduction it is lowered to. `break`, `continue` and `return` in lockstep are errors.
+  cross-thread reduction it is lowered to. `break` and `continue` of the loop that runs in
+  lockstep are errors, and so is `return`; a loop inside with a jump runs in lane after lane.
 - Foreign calls, raw pointers and hardware instructions without a declared meaning cannot be
   interpreted: an error is raised when one is evaluated.
 """

@@ -2,7 +2,7 @@
 
 The environments are the lanes of a vectorized loop, or the threads of a loop with a barrier. All
 environments finish a statement before any begins the next, and all evaluate the value of a store
-before any environment writes.
+before any environment writes. A loop with a break or a continue is one statement.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
+from metasched.ir.visit import jumps
 
 RunAll: TypeAlias = Callable[[list[Env]], None]
 
@@ -41,10 +42,22 @@ class LaneCompiler(StmtCompiler):
     def all(self, stmt: Stmt) -> RunAll:
         """The function that runs a statement in many environments, each part in all before the
         next."""
+        if isinstance(stmt, (For, While)) and jumps(stmt.body):
+            return self.one_by_one(stmt)
         rule = _ALL.get(type(stmt))
         if rule is not None:
             return rule(self, stmt)
         raise InterpretError(f"{type(stmt).__name__} cannot run in lockstep: {describe(stmt)}")
+
+    def one_by_one(self, stmt: Stmt) -> RunAll:
+        """A loop that each environment leaves by a jump: in one environment after the other."""
+        alone = self.one(stmt)
+
+        def run(envs: list[Env]) -> None:
+            for env in envs:
+                alone(env)
+
+        return run
 
     def lockstep(self, s: For) -> Run:
         values, slot = self.values(s), self.slot(s.var)

@@ -247,6 +247,7 @@ def _nothing(_: DType, *__: Value) -> Value:
 OP_RULES.update(
     abs=_abs,
     fma=_fma,
+    any_lane=lambda _, x: np.any(x),
     isnan=lambda _, x: np.isnan(x),
     isinf=lambda _, x: np.isinf(x),
     isfinite=lambda _, x: np.isfinite(x),

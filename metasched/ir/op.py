@@ -240,6 +240,8 @@ _declare(Effect.OPAQUE, 5, "make_filled_simdgroup_matrix")
 _declare(Effect.OPAQUE, 7, "simdgroup_load simdgroup_store")
 _declare(Effect.OPAQUE, 8, "simdgroup_multiply_accumulate")
 _declare(Effect.PURE, 1, "ignore_loop_partition")
+# Whether a lane of a vector of conditions holds.
+_declare(Effect.PURE, 1, "any_lane")
 
 _BOOL_RESULT = frozenset({"isnan", "isinf", "isfinite"})
 

@@ -12,6 +12,7 @@ from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.lane_copies import copies_for_lanes
+from metasched.lower.passes.lane_loops import lane_loops
 from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.narrow_values import narrow_values
@@ -57,6 +58,7 @@ _CPU = Pipeline(
         (keep_tiles, "needs to know which loops over tiles are unrolled"),
         (narrow_values, "earlier passes match sums and casts as they are written"),
         (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
+        (lane_loops, "earlier passes read loops and variables as they are written"),
     ),
 )  # fmt: skip
 PIPELINES.register("cpu", cpu_pipeline)

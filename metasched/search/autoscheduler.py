@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from metasched.cost.line import LineRegression
 from metasched.cost.model import CostModel
 from metasched.ir.equal import structural_hash
+from metasched.ir.visit import blocks_of
 from metasched.schedule.rng import derive_seed
 from metasched.schedule.trace import Trace
 from metasched.search.evolution import EvolutionarySearch, EvolutionOptions, Proposal
@@ -20,6 +21,7 @@ from metasched.search.population import CandidateFactory, Population, SearchCand
 from metasched.search.proposals.best_neighbours import BestNeighbours
 from metasched.search.proposals.mutants import Mutants
 from metasched.search.strategy import SearchTask
+from metasched.space.own_loops import has_own_loops
 
 PROPOSALS = (
     Proposal(BestNeighbours, 0, 3 / 4, each_generation=True),
@@ -64,6 +66,8 @@ def first_guess(
     if model is None:
         kind = factory.target.kind
         return Guess(default, f"no cost model for targets of kind {kind!r} ships with metasched")
+    if _ends_by_data(default):
+        return Guess(default)  # the time of such loops is unknown
     seed = derive_seed("autoschedule", structural_hash(factory.func))
     known = [default, factory.finished(Trace())]
     task = SearchTask("autoschedule", factory, Population({c.key for c in known}), model, seed)
@@ -88,3 +92,11 @@ def first_guess(
                 return Guess(legal)
             illegal[candidate.space] += 1
     raise AssertionError("the default schedule is ranked, too")
+
+
+def _ends_by_data(candidate: SearchCandidate) -> bool:
+    """Whether instances of a program run loops of their own, and no block is a reduction, whose
+    schedule matters more."""
+    blocks = [r.block for f in candidate.schedule.mod.functions.values() for r in blocks_of(f.body)]
+    reduces = any(v.is_reduce for block in blocks for v in block.iter_vars)
+    return not reduces and any(map(has_own_loops, blocks))

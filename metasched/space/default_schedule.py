@@ -28,6 +28,7 @@ from metasched.space.loop_kinds import (
     merge_vectors,
     undo_to,
 )
+from metasched.space.own_loops import has_own_loops, lanes_of, suits_lanes
 from metasched.space.strides import has_vectors
 from metasched.target import Target, cpu_of
 
@@ -55,9 +56,10 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
     tried: set[Var] = set()
 
     def vectors(child: Child) -> None:
-        bits = max((r.buffer.dtype.bits for r in child.block.writes), default=32)
         block = sch.get_block(child.block.name, func)
-        distribute_and_vectorize(sch, block, child, cpu_of(target).vector_bits // max(8, bits))
+        if suits_lanes(child.block) or not has_own_loops(child.block):
+            lanes = lanes_of(child.block, cpu_of(target).vector_bits)
+            distribute_and_vectorize(sch, block, child, lanes)
 
     def outputs(child: Child) -> None:
         reduces = any(v.is_reduce for v in child.block.iter_vars)

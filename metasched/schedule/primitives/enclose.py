@@ -19,7 +19,9 @@ from metasched.ir.stmt import (
     Block,
     BlockRealize,
     BlockToken,
+    Break,
     BufferStore,
+    Continue,
     For,
     ForKind,
     IfThenElse,
@@ -31,13 +33,13 @@ from metasched.ir.stmt import (
     While,
     evolve,
 )
-from metasched.ir.visit import free_vars, loads_of, transform, walk_stmts
+from metasched.ir.visit import free_vars, jumps, loads_of, transform, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
-_STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt, While)
+_STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt)
 
 
 @primitive(of_block=ways.plain())
@@ -45,14 +47,15 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """Put each statement that stands in `block` outside of blocks into a block of its own.
 
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
-    where they are; a condition, a variable or a `while` goes into the block with the stores below
-    it if no `for` stands there. The iterators of the new blocks are the loops whose variables the
-    statements mention: spatial where different iterations are proved to write different elements,
-    reduce where they combine values in any order, otherwise opaque. Any order is right for
-    integers, minima and maxima, and for other floats under `tir.fast_math` with `reassoc`. Each new
-    block has the name of a buffer that it writes. Memory of constant size that is allocated between
-    loops becomes a buffer of `block`, but not below parallel loops and vectors. Statements that
-    jump or call foreign code stay as they are. Returns the new blocks.
+    where they are; a condition, a variable, a `while` or a `for` with a break goes into the block
+    with the stores below it if no other `for` stands there. The iterators of the new blocks are the
+    loops whose variables the statements mention: spatial where different iterations are proved to
+    write different elements, reduce where they combine values in any order, otherwise opaque. Any
+    order is right for integers, minima and maxima, and for other floats under `tir.fast_math` with
+    `reassoc`. Each new block has the name of a buffer that it writes. Memory of constant size that
+    is allocated between loops becomes a buffer of `block`, but not below parallel loops and
+    vectors. Statements that leave a loop around them or call foreign code stay as they are. Returns
+    the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -101,13 +104,27 @@ def _stores_outside(stmt: Stmt) -> list[Stmt]:
     """The largest statements that hold stores, but no loops and blocks, in program order."""
     if isinstance(stmt, BlockRealize):
         return []
-    below = list(walk_stmts(stmt))
     single = not isinstance(stmt, SeqStmt) or _fill(stmt.items)
-    if single and all(isinstance(s, _STRAIGHT) for s in below):
-        return [stmt] if any(isinstance(s, BufferStore) for s in below) else []
+    if single and _straight(stmt):
+        return [stmt] if any(isinstance(s, BufferStore) for s in walk_stmts(stmt)) else []
     if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
         return []
     return [found for part in stmt.stmts for found in _stores_outside(part)]
+
+
+def _straight(stmt: Stmt, inside: bool = False) -> bool:
+    """Whether a statement is one step: it has no loops but those that it leaves by its data.
+
+    Args:
+        inside: the statement stands in such a loop, which it may leave.
+    """
+    if isinstance(stmt, (Break, Continue)):
+        return inside
+    if isinstance(stmt, For) and not (stmt.kind is ForKind.SERIAL and jumps(stmt.body)):
+        return False
+    if isinstance(stmt, (For, While)):
+        return _straight(stmt.body, inside=True)
+    return isinstance(stmt, _STRAIGHT) and all(_straight(s, inside) for s in stmt.stmts)
 
 
 def _with_groups(stmt: Stmt) -> Stmt | None:

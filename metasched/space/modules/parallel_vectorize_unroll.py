@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
 from metasched.ir.stmt import Block, BlockRealize, ForKind, Stmt
 from metasched.ir.visit import blocks_of, free_vars
+from metasched.lower.passes.lane_loops import MOST_LANES
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import steps
+from metasched.space.own_loops import has_own_loops, lanes_of
 from metasched.space.strides import gathers, has_vectors
 from metasched.space.tiling import choice
 
@@ -59,11 +61,14 @@ class ParallelVectorizeUnroll:
         if sch.state.parent(realize) is None:
             self._root(sch, block, realize)
         elif not has_loop_kinds(sch, realize) and _can_vectorize(realize.block):
-            bits = max((r.buffer.dtype.bits for r in realize.block.writes), default=32)
-            lanes = max(1, self.vector_bits // max(8, bits))
+            lanes = max(1, lanes_of(realize.block, self.vector_bits))
             if self.vectors and lanes > 1:
-                alone = [1] if gathers(realize.block) else []  # one lane: no vectors
-                width = choice(sch, alone + [lanes * v for v in self.vectors])
+                widths = [lanes * v for v in self.vectors]
+                if has_own_loops(realize.block):
+                    widths = [1, *(n for n in widths if n <= MOST_LANES)]
+                elif gathers(realize.block):
+                    widths.insert(0, 1)  # one lane: no vectors
+                width = choice(sch, widths)
                 sch.annotate(block, VECTORIZE, width)
         return [sch]
 

@@ -1,0 +1,137 @@
+"""Lanes that run loops of their own: masks, jumps, and what stays one lane at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lower.random_lane_loops import random_pair
+from oracle import check_numbers
+
+import metasched as ms
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.lower.passes.lane_loops import MOST_LANES, holds_lane_loop
+from metasched.script import parse
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_loops_of_lanes_compute_the_same(seed):
+    serial, lanes = random_pair(seed)
+    check_numbers(serial, lanes, compiled=True)
+
+
+ESCAPE = """
+@T.prim_func
+def main(C: T.Buffer((40, {columns}), "int32"), n: T.int32):
+    for i, j in T.grid(40, {columns}):
+        re = T.Cast("float32", j) / 20.0 - 1.5
+        im = T.Cast("float32", i) / 20.0 - 1.0
+        x = T.float32(0)
+        y = T.float32(0)
+        k = 0
+        while k < n and x * x + y * y < 4.0:
+            t = x * x - y * y + re
+            y = 2.0 * x * y + im
+            x = t
+            k += 1
+        C[i, j] = k
+"""
+
+
+def vectors(script: str) -> int:
+    return script.count("T.vectorized")
+
+
+@pytest.mark.parametrize("columns", [64, 50])
+def test_a_while_runs_in_lanes_and_rounds_as_written(columns):
+    """The default schedule takes two registers; the last lanes of a row may be masked."""
+    func = parse(ESCAPE.format(columns=columns))
+    sch = ms.autoschedule(func)
+    assert "T.vectorized(32)" in sch.script()
+    lowered = ms.lower(sch).script()
+    assert "T.any_lane(" in lowered and "if not T.any_lane" in lowered
+    found, expected = np.zeros((2, 40, columns), "int32")
+    ms.build(func)(expected, 50)
+    ms.build(sch)(found, 50)
+    assert np.array_equal(found, expected) and len(np.unique(found)) > 10
+
+
+SEARCH = """
+@T.prim_func
+def main(A: T.Buffer((30, 9), "int32"), B: T.Buffer((30,), "int32")):
+    for i in {loop}(30):
+        B[i] = -1
+        for j in range(9):
+            if A[i, j] > 2:
+                B[i] = j
+                break
+"""
+
+
+def test_a_break_switches_its_lane_off():
+    func, lanes = (parse(SEARCH.format(loop=loop)) for loop in ("range", "T.vectorized"))
+    check_numbers(func, ms.Schedule(lanes).mod, compiled=True)
+    assert "T.any_lane" in ms.lower(lanes).script()
+
+
+def test_a_lane_that_is_off_reads_nothing():
+    """Lanes with x = 3 never load A[1000000 * x]."""
+    text = """
+@T.prim_func
+def main(X: T.Buffer((8,), "int32"), A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+    for i in T.vectorized(8):
+        x = X[i]
+        n = 0
+        while x < 3:
+            n = n + A[x + n * 0]
+            if x == 1:
+                x = 3
+            else:
+                x = x + 1
+        B[i] = n + 0 * x
+"""
+    kernel = ms.build(parse(text.replace("A[x + n * 0]", "A[x * 100000000 % 8 + x]")))
+    x, a, b = np.array([3, 0, 1, 2, 3, 3, 0, 1], "int32"), np.arange(8, dtype="int32"), None
+    b = np.zeros(8, "int32")
+    kernel(x, a, b)
+    assert b.tolist() == [0, 1, 1, 2, 0, 0, 1, 1]
+
+
+def test_a_lane_loop_ends_though_other_memory_is_far_away():
+    text = """
+@T.prim_func
+def main(X: T.Buffer((16,), "int32"), A: T.Buffer((4,), "int32"), B: T.Buffer((16,), "int32")):
+    for i in T.vectorized(16):
+        p = X[i]
+        n = 0
+        while p < 4:
+            p = A[p]
+            n += 1
+        B[i] = n
+"""
+    kernel = ms.build(parse(text))
+    a = np.array([1, 2, 3, 1 << 30], "int32")
+    b = np.zeros(16, "int32")
+    kernel(np.arange(16, dtype="int32") % 5, a, b)
+    assert b.tolist() == [4, 3, 2, 1, 0] * 3 + [4]
+
+
+def test_loops_that_are_left_alone():
+    def only(text: str) -> For:
+        func = parse(text)
+        return next(
+            s for s in walk_stmts(func.body) if isinstance(s, For) and s.kind is ForKind.VECTORIZED
+        )
+
+    head = "@T.prim_func\ndef main(A: T.Buffer((999,), 'int32'), n: T.int32):\n"
+    loop = "    for i in T.vectorized({n}):\n        while A[i] < 3:\n            A[i] = {value}\n"
+    plain = "    for i in T.vectorized(8):\n        A[i] = A[i] + 1\n"
+    assert holds_lane_loop(only(head + loop.format(n=8, value="A[i] + 1")))
+    foreign = "T.call_extern('int32', 'abs', A[i])"
+    for text in (
+        plain,
+        loop.format(n=MOST_LANES + 1, value="A[i] + 1"),
+        loop.format(n="n", value="A[i] + 1"),
+        loop.format(n=8, value=foreign),
+    ):
+        assert not holds_lane_loop(only(head + text)), text
