@@ -282,6 +282,8 @@ def _relax_one(scope: _Evaluation, low: Expr, size: Expr) -> Range | None:
         total = above[1].plus(below[0], -1)
     else:
         total = below[1].plus(below[0], -1).plus(extent)
+    if low.dtype.bits < 32 and (total.terms or total.const > low.dtype.range[1]):
+        return None  # a length of 256, in 8 bits
     start = emit(below[0], low.dtype)
     length = emit(an.normal(total, low.dtype), low.dtype)
     return None if start is None or length is None else Range(start, length)

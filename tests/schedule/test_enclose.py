@@ -12,6 +12,7 @@ from space.random_kinds_more import time_loops
 
 from metasched.autoschedule import autoschedule
 from metasched.ir.dtype import DType
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import IterKind
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
@@ -345,3 +346,16 @@ def test_a_maximum_in_another_order_keeps_nan(dtype: str, update: str) -> None:
         found = np.zeros(24, data.dtype)
         build(program)(data, found)
         np.testing.assert_array_equal(found.astype(np.float64), expected)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16"])
+def test_all_values_of_a_narrow_index_are_in_the_region(kind: str) -> None:
+    """256 elements were a region of no element, in 8 bits."""
+    func = parse(
+        f'@T.prim_func\ndef f(N: T.Buffer((4,), "{kind}"), E: T.Buffer((70000,)), '
+        "A: T.Buffer((4,))):\n    for k in range(4):\n        if A[k] > 1.0:\n"
+        "            break\n        A[k] = E[N[k]]\n"
+    )
+    sch = Schedule(func)
+    (made,) = sch.enclose("root")
+    assert {r.buffer.name: as_int(r.region[0].extent) for r in sch.get(made).reads}["E"] == 70000
