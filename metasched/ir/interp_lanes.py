@@ -14,7 +14,7 @@ from metasched.errors import InterpretError
 from metasched.ir.describe import describe
 from metasched.ir.interp_expr import Env
 from metasched.ir.interp_memory import allocate, declare_view
-from metasched.ir.interp_stmt import Run, StmtCompiler, crosses, launched, side_by_side
+from metasched.ir.interp_stmt import Run, StmtCompiler, crosses, launched, side_by_side, waits
 from metasched.ir.stmt import (
     Allocate,
     AssertStmt,
@@ -42,7 +42,7 @@ class LaneCompiler(StmtCompiler):
     def all(self, stmt: Stmt) -> RunAll:
         """The function that runs a statement in many environments, each part in all before the
         next."""
-        if isinstance(stmt, (For, While)) and jumps(stmt.body):
+        if isinstance(stmt, (For, While)) and jumps(stmt.body) and not waits(stmt):
             return self.one_by_one(stmt)
         rule = _ALL.get(type(stmt))
         if rule is not None:

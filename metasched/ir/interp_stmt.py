@@ -401,9 +401,12 @@ def side_by_side(s: For) -> bool:
     """Whether iterations run in lockstep: lanes of a vector, threads that wait for each other."""
     if s.kind is ForKind.VECTORIZED:
         return True
-    return (s.thread or "").startswith("threadIdx") and any(
-        isinstance(e, Call) and e.op.name == "tvm_storage_sync" for e in walk(s.body)
-    )
+    return (s.thread or "").startswith("threadIdx") and waits(s.body)
+
+
+def waits(stmt: Stmt) -> bool:
+    """Whether a statement holds a barrier, at which threads wait for each other."""
+    return any(isinstance(e, Call) and e.op.name == "tvm_storage_sync" for e in walk(stmt))
 
 
 def crosses(s: For) -> bool:

@@ -192,6 +192,24 @@ def test_threads_with_a_barrier_run_side_by_side():
     assert y.tolist() == x[::-1].tolist()
 
 
+def test_lanes_leave_a_loop_by_a_jump_each_for_itself():
+    a = Buffer.of("A", (4,), "int32")
+    counted = loop(j, 8, seq([IfThenElse(j >= i, Break()), store(a, a[i] + 1, i)]))
+    x = np.zeros(4, "int32")
+    run(func([a], loop(i, 4, counted, ForKind.VECTORIZED)), x)
+    assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_threads_wait_in_no_loop_that_they_leave_by_a_jump():
+    """One thread after the other would pass the barrier alone."""
+    a = Buffer.of("A", (4,), "int32")
+    sync = Evaluate(call("tvm_storage_sync", "shared", dtype="int32"))
+    waiting = loop(j, 8, seq([IfThenElse(j >= i, Break()), sync, store(a, a[3 - i] + 1, i)]))
+    threads = loop(i, 4, waiting, ForKind.THREAD_BINDING, thread="threadIdx.x")
+    with pytest.raises(InterpretError, match="Break cannot run in lockstep"):
+        run(func([a], threads), np.zeros(4, "int32"))
+
+
 def test_a_reduction_across_threads_runs_in_order():
     f = matmul(4)
 
