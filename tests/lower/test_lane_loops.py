@@ -128,10 +128,14 @@ def test_loops_that_are_left_alone():
     plain = "    for i in T.vectorized(8):\n        A[i] = A[i] + 1\n"
     assert holds_lane_loop(only(head + loop.format(n=8, value="A[i] + 1")))
     foreign = "T.call_extern('int32', 'abs', A[i])"
+    pure = "T.call_pure_extern('int32', 'abs', A[i])"
+    pointer = "A[i] + T.Cast('int32', T.address_of(A[i]) == T.address_of(A[0]))"
     for text in (
         plain,
         loop.format(n=MOST_LANES + 1, value="A[i] + 1"),
         loop.format(n="n", value="A[i] + 1"),
         loop.format(n=8, value=foreign),
+        loop.format(n=8, value=pure),
+        loop.format(n=8, value=pointer),
     ):
         assert not holds_lane_loop(only(head + text)), text

@@ -10,7 +10,7 @@ becomes, with a copy of n and a mask for each lane,
     for j in T.vectorized(16): n[j] = 0
     for j in T.vectorized(16): on[j] = True
     while True:
-        for j in T.vectorized(16): on[j] = on[j] and n[j] < A[j]
+        for j in T.vectorized(16): on[j] = T.if_then_else(on[j], n[j] < A[j], False)
         if not T.any_lane(on[0:16]): break
         for j in T.vectorized(16): n[j] = T.Select(on[j], n[j] + 1, n[j])
     for j in T.vectorized(16): B[j] = n[j]
@@ -30,7 +30,7 @@ from math import prod
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import BOOL, INT64, DType
-from metasched.ir.expr import And, Expr, IntImm, Not, Select, Var, as_expr, as_int
+from metasched.ir.expr import FALSE, And, Expr, IntImm, Not, Select, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call, Effect, Ramp, call
 from metasched.ir.stmt import (
@@ -100,8 +100,8 @@ def holds_lane_loop(loop: For) -> bool:
     if any(e.dtype.lanes > 1 for s in inside for e in s.exprs):
         return False
     calls = (x for s in inside for e in s.exprs for x in walk_exprs(e) if isinstance(x, Call))
-    if any(x.op.effect >= Effect.UPDATE or x.op.name == "access_ptr" for x in calls):
-        return False
+    if any(x.op.effect > Effect.PURE or x.op.arity is None for x in calls):
+        return False  # pointers and foreign code know nothing of lanes
     varying = _varying(loop)
     return any(_of_lanes(s, varying) for s in inside)
 
@@ -298,8 +298,20 @@ class _Lanes:
     def masked(self, name: str, mask: Buffer | None, condition: Expr) -> tuple[Buffer, Stmt]:
         """A new mask: the lanes of a mask where a condition holds."""
         made = self.memory(name, BOOL)
-        value = condition if mask is None else And(self.at(mask), condition)
-        return made, self.lanes(self.store(made, value))
+        if mask is None:
+            return made, self.lanes(self.store(made, condition))
+        return made, self.lanes(self.test(made, self.at(mask), condition))
+
+    def test(self, made: Buffer, on: Expr, condition: Expr) -> Stmt:
+        """Set a mask to the lanes that are on and where a condition holds.
+
+        Memory of other lanes may never have been set, so a choice keeps their condition out.
+        """
+
+        def both(on: Expr, condition: Expr) -> Stmt:
+            return BufferStore(made, _chosen(on, condition, FALSE), (self.loop.var,))
+
+        return self.bound((on, condition), both)
 
     def any(self, mask: Buffer) -> Expr:
         """Whether a lane of a mask is on."""
@@ -335,7 +347,7 @@ class _Lanes:
     ) -> Stmt:
         """A loop that each lane leaves when its condition fails; `step` ends an iteration."""
         on, first = self.masked("on", mask, as_expr(True))
-        tested = self.lanes(self.store(on, And(self.at(on), self.moved(condition))))
+        tested = self.lanes(self.test(on, self.at(on), self.moved(condition)))
         inside = [tested, IfThenElse(Not(self.any(on)), Break()), *self.iteration(on, body)]
         inside += [self.lanes(self.store(b, value, self.at(on))) for b, value in step]
         return seq([first, While(as_expr(True), seq(inside))])
@@ -429,7 +441,7 @@ class _Lanes:
             body = seq([body, self.under(stmt.orelse, fails)])
 
         def tested(condition: Expr, on: Expr | None = None) -> Stmt:
-            value = condition if on is None else And(on, condition)
+            value = condition if on is None else _chosen(on, condition, FALSE)
             other: Expr = Not(holds) if on is None else And(on, Not(holds))
             inner = body if stmt.orelse is None else LetStmt(fails, other, body)
             return LetStmt(holds, value, inner)
