@@ -49,7 +49,7 @@ def vector_iter(block: Block) -> IterVar | None:
     best: IterVar | None = None
     best_score = -1
     for v, moves in _moves(block):
-        if not all(s == 1 for a, s in moves if a.is_write):
+        if {s for a, s in moves if a.is_write} != {1}:  # no store is not contiguous either
             continue
         score = sum(s in (0, 1) for a, s in moves if not a.is_write)
         if score >= best_score:

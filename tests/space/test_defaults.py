@@ -269,6 +269,23 @@ def test_a_scalar_of_a_large_nest_is_kept_on_the_heap():
         check_numbers(product, sch.mod, compiled=True)
 
 
+def test_a_block_without_results_gets_no_tiles(recwarn):
+    @T.prim_func
+    def idle(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+        for i in range(64):
+            w = T.int32(2)
+            while w < 3:
+                w = w + A[i] * 0 + 1
+        for i in range(64):
+            B[i] = A[i] + 1
+
+    for trace in SpaceGenerator(default_modules(TARGET)).generate(idle):
+        sch = Schedule(idle, seed=0)
+        trace.apply(sch)
+        check_numbers(idle, sch.mod, compiled=True)
+    assert not recwarn.list
+
+
 def test_loops_that_use_pointers_stay_as_written():
     @T.prim_func
     def pointers(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
