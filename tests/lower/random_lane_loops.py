@@ -97,7 +97,7 @@ class _Program:
             self.count += 1
             fuel = f"n{self.count}"
             self.line(indent, f"{fuel} = T.int32(0)")
-            self.line(indent, f"while {fuel} < {FUEL} and {self.condition()}:")
+            self.line(indent, f"while {fuel} < {FUEL} and ({self.condition()}):")
             self.line(indent + 1, f"{fuel} = {fuel} + 1")
             self.statements(depth - 1, indent + 1, loops + 1)
         else:
