@@ -24,7 +24,8 @@ class Interrupts:
     Before and after the command, Ctrl-C ends the process. While the command runs, Ctrl-C raises
     KeyboardInterrupt. Other code may lose the exception: an import of C code turns it into
     ImportError, and `__del__` and callbacks of C drop it. So a running import ends first, and a
-    dropped exception is raised again. Whatever ends the command after an interrupt, the exit code
+    dropped exception is raised again. The destructor of an object whose constructor was interrupted
+    may miss an attribute, which is no message for users. Whatever ends the command after an interrupt, the exit code
     is 130.
 
     Attributes:
@@ -53,7 +54,7 @@ class Interrupts:
         """The hook for an exception that Python cannot raise where it happened."""
         if lost.exc_type is not None and issubclass(lost.exc_type, KeyboardInterrupt):
             _thread.start_new_thread(_again, ())
-        else:
+        elif not (self.seen and lost.exc_type is AttributeError):
             self._before(lost)
 
 

@@ -152,6 +152,17 @@ POINTS = {
     held = weakref.ref(thing, lambda ref: (interrupt(), time.sleep(0.1)))
     del thing
     wait()""",
+    "in a constructor, before what the destructor reads": """
+    class Half:
+        def __init__(self):
+            interrupt()
+            wait()
+            self.closed = False
+
+        def __del__(self):
+            return self.closed
+
+    Half()""",
     "in a callback of C": """
     ctypes.CFUNCTYPE(None)(lambda: (interrupt(), time.sleep(0.1)) and None)()
     wait()""",
