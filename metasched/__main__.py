@@ -25,8 +25,8 @@ class Interrupts:
     KeyboardInterrupt. Other code may lose the exception: an import of C code turns it into
     ImportError, and `__del__` and callbacks of C drop it. So a running import ends first, and a
     dropped exception is raised again. The destructor of an object whose constructor was interrupted
-    may miss an attribute, which is no message for users. Whatever ends the command after an interrupt, the exit code
-    is 130.
+    may miss an attribute, which is no message for users. Whatever ends the command after an
+    interrupt, the exit code is 130.
 
     Attributes:
         running: whether the command runs.
