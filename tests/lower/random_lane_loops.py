@@ -28,6 +28,10 @@ def main(A: T.Buffer(({n},), "{kind}"), D: T.Buffer((8,), "{kind}"), B: T.Buffer
         x = A[i]
         y = T.{kind}(1)
         z = T.{kind}(3)
+        s = T.allocate((3,), "{kind}")
+        s[0] = x
+        s[1] = y
+        s[2] = z
 """
 FUEL = 5  # the most iterations of a loop
 
@@ -50,6 +54,8 @@ class _Program:
             return self.rng.choice(["x", "y", "z", "A[i]", f"T.{self.kind}(2)"])
         if pick < 0.5:
             return f"D[{self.small()} % 8]"
+        if pick < 0.54:
+            return f"s[{self.small()} % 3]"
         if pick < 0.58 and "int" in self.kind:
             return f"({self.value(depth - 1)} // T.max({self.rng.choice('xyz')}, T.{self.kind}(1)))"
         a, b = self.value(depth - 1), self.value(depth - 1)
@@ -81,6 +87,10 @@ class _Program:
             self.line(indent, f"{self.rng.choice('xyz')} = {self.value()}")
         elif pick < 0.42:
             self.line(indent, self.rng.choice(["B[i] = ", "C[i, 1] = "]) + self.value())
+        elif pick < 0.46:  # lanes with another place do not store
+            place = self.small()
+            self.line(indent, f"if {place} >= 0 and {place} < 3:")
+            self.line(indent + 1, f"s[{place}] = {self.value()}")
         elif pick < 0.5:
             self.count += 1
             self.line(indent, f"t{self.count} = {self.value()}")
@@ -113,8 +123,8 @@ def random_pair(seed: int) -> tuple[PrimFunc, IRModule]:
     program = _Program(seed)
     while not any("while" in line or "for" in line for line in program.lines):
         program.statements(3, 2, 0)
-    program.line(2, "B[i] = x + y")
-    program.line(2, "C[i, 0] = y - z")
+    program.line(2, "B[i] = x + y + s[0]")
+    program.line(2, "C[i, 0] = y - z + s[1] - s[2]")
     lanes = parse(program.text("T.vectorized"))
     return parse(program.text("range")), Schedule(lanes).mod
 

@@ -139,3 +139,24 @@ def test_loops_that_are_left_alone():
         loop.format(n=8, value=pointer),
     ):
         assert not holds_lane_loop(only(head + text)), text
+
+
+def test_a_lane_that_is_off_stores_nothing_in_memory_of_its_own():
+    """Lanes with x >= 4 have no place in their memory."""
+    text = """
+@T.prim_func
+def main(X: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+    for i in T.vectorized(8):
+        s = T.allocate((4,), "int32")
+        s[1] = 0
+        x = X[i]
+        while x > 0:
+            if x < 4:
+                s[x] = x
+            x = x - T.if_then_else(x < 10, 3, 3000000)
+        B[i] = s[1]
+"""
+    kernel = ms.build(parse(text))
+    b = np.zeros(8, "int32")
+    kernel(np.array([1, 2, 7, 2000000000, 0, 1500000001, 5, 4], "int32"), b)
+    assert b.tolist() == [1, 0, 1, 0, 0, 1, 0, 1]

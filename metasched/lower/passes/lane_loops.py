@@ -228,6 +228,12 @@ class _Lanes:
     def set(self, buffer: Buffer, place: Expr, value: Expr, on: Expr | None) -> Stmt:
         if on is None:
             return self.bound((value,), lambda v: BufferStore(buffer, v, (place,)))
+        if as_int(Analyzer().simplify(place - self.loop.var)) is None:
+            # The place of a lane that is off may lie outside the memory.
+            def masked(on: Expr, value: Expr, place: Expr) -> Stmt:
+                return IfThenElse(on, BufferStore(buffer, value, (place,)))
+
+            return self.bound((on, value, place), masked)
         old = BufferLoad(buffer, (place,))
 
         def kept(on: Expr, value: Expr, old: Expr) -> Stmt:
