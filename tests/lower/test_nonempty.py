@@ -10,6 +10,7 @@ from metasched.ir.interp import run
 from metasched.ir.stmt import AssertStmt
 from metasched.ir.visit import walk_stmts
 from metasched.lower.passes.nonempty import assert_lengths
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -231,3 +232,51 @@ def test_a_delayed_reduction_begins_after_its_first_iteration():
         assert kernel(np.ones((3, length), np.float32)).tolist() == [length] * 3
     with pytest.raises(KernelError, match="sum has no result: the iterator vk has no value"):
         kernel(np.ones((3, 0), np.float32))
+
+
+def test_a_skewed_reduction_may_begin_late():
+    """Each iteration of the outer loop sums the row again, from its own first iteration on."""
+
+    @T.prim_func
+    def func(a: T.handle, S: T.Buffer((3,), "int32")):
+        m = T.int32()
+        A = T.match_buffer(a, (3, m), "int32")
+        for i, j, k in T.grid(3, m, m):
+            with T.block("sum"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    S[vi] = 0
+                S[vi] += A[vi, vk]
+
+    sch = ms.Schedule(func)
+    _, j, k = sch.get_loops("sum")
+    sch.skew(j, k, -1)
+    kernel = ms.build(sch)
+    for length in (1, 4):
+        found = np.zeros(3, "int32")
+        kernel(np.ones((3, length), "int32"), found)
+        assert found.tolist() == [length] * 3
+
+
+@pytest.mark.parametrize(
+    ("condition", "low"), [("p >= low", 4), ("p == low", 2), ("p != low", 0), ("low < p * 2", 7)]
+)
+def test_a_reduction_may_leave_its_first_iteration_out(condition, low):
+    text = f"""
+@T.prim_func
+def func(A: T.Buffer((5,), "int32"), S: T.Buffer((1,), "int32"), low: T.int32):
+    for i, p in T.grid(1, 5):
+        with T.block("S"):
+            vi, vp = T.axis.remap("SR", [i, p])
+            T.where({condition})
+            with T.init():
+                S[vi] = 0
+            S[vi] += A[vp]
+"""
+    kernel, found = ms.build(parse(text)), np.zeros(1, "int32")
+    given = np.arange(1, 6, dtype="int32")
+    kernel(given, found, low)
+    assert found[0] == sum(given[p] for p in range(5) if eval(condition, {"p": p, "low": low}))
+    if condition != "p != low":
+        with pytest.raises(KernelError, match="S has no result: no iteration meets"):
+            kernel(given, found, 9)

@@ -10,11 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from metasched.analysis.sizes import run_time_extents
+from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import FALSE, LE, Expr, Var, compare, logical_not, logical_or
+from metasched.ir.expr import (
+    EQ,
+    FALSE,
+    GE,
+    GT,
+    LE,
+    LT,
+    Expr,
+    Var,
+    compare,
+    logical_and,
+    logical_not,
+    logical_or,
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import AssertStmt, BlockRealize, For, IterVar, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, reads_memory, substitute
@@ -113,17 +127,33 @@ def _needed(
                 yield from ((v >= 1, what) for v in _by_name(free_vars(loop.extent) & symbols))
     last = {n.var: n.min + n.extent - 1 for n in loops if n.var in first}
     for condition in conjuncts(realize.predicate):
-        at_first = substitute(substitute(condition, first), first)
-        if free_vars(condition).isdisjoint(first) or not _is_fixed(at_first, symbols):
+        if free_vars(condition).isdisjoint(first):
             continue
+        at_first = substitute(substitute(condition, first), first)
         if positive.prove(logical_not(at_first)):  # it excludes the first iterations, as of `delay`
-            at_first = substitute(substitute(condition, last), last)
             fused = [item for item in realize.block.iter_vars if item.is_reduce]
-        if _is_fixed(at_first, symbols):
-            yield at_first, f"no iteration meets {show_expr(condition)}"
+        met = _can_hold(condition, first, last)
+        if _is_fixed(met, symbols):
+            yield met, f"no iteration meets {show_expr(condition)}"
     for item in fused:
         if _is_fixed(item.dom.extent, symbols):
             yield item.dom.extent >= 1, f"the iterator {item.var.name} has no value"
+
+
+def _can_hold(condition: Expr, first: Mapping[Var, Expr], last: Mapping[Var, Expr]) -> Expr:
+    """Whether a condition holds in an iteration: at the corner of the loops that is best for it."""
+    if isinstance(condition, EQ):
+        parts = (compare(kind, condition.a, condition.b) for kind in (LE, GE))
+        return logical_and(*(_can_hold(part, first, last) for part in parts))
+    if isinstance(condition, (LT, LE, GT, GE)):
+        grows = isinstance(condition, (LT, LE))
+        more, less = (condition.b, condition.a) if grows else (condition.a, condition.b)
+        form = linear(more - less)
+        if all(isinstance(atom, Var) or free_vars(atom).isdisjoint(first) for atom in form.terms):
+            best = {v: last[v] if form.terms.get(v, 0) > 0 else first[v] for v in first}
+            return substitute(substitute(condition, best), best)
+    corners = (substitute(substitute(condition, ends), ends) for ends in (first, last))
+    return logical_or(*corners)
 
 
 def _is_fixed(expr: Expr, symbols: frozenset[Var]) -> bool:
