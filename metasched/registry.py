@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 import sys
 import tempfile
@@ -29,9 +30,19 @@ OF_A_PLUGIN = "if a plug-in file declares it, name the file (`plugins=`, --plugi
 class Registry(Generic[T]):
     """Objects of one kind by name, filled by code and by entry points `metasched.<kind>`."""
 
-    def __init__(self, kind: str, of: Any = object, *, entry_points: bool = True) -> None:
-        """`of` is the type of the objects: `Callable` for functions, classes and factories."""
-        self.kind, self.of = kind, of
+    def __init__(
+        self, kind: str, of: Any = object, *, entry_points: bool = True, package: str = ""
+    ) -> None:
+        """An empty registry.
+
+        Args:
+            kind: what its objects are called.
+            of: the type of the objects: `Callable` for functions, classes and factories.
+            entry_points: whether installed packages may add objects.
+            package: a package of metasched that adds objects; imported before a name counts as
+                unknown, so that what needs no such object loads little.
+        """
+        self.kind, self.of, self._package = kind, of, package
         self._items: dict[str, T] = {}
         self._owners: dict[str, str] = {}
         self._pending = self._open = entry_points
@@ -107,7 +118,10 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def _load_entry_points(self) -> None:
-        """Load plug-ins once; one that breaks is warned of by name and skipped."""
+        """Load metasched's own objects and plug-ins once; a plug-in that breaks is warned of by
+        name and skipped."""
+        if self._package:
+            importlib.import_module(self._package)
         if not self._pending:
             return
         self._pending = False

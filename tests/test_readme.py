@@ -45,7 +45,7 @@ def test_plugins_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
     blocks, text = python_blocks(PLUGINS), PLUGINS.read_text(encoding="utf-8").splitlines()
-    assert len(blocks) == 20
+    assert len(blocks) == 21
     sections = groupby(
         blocks, lambda block: sum(line.startswith("## ") for line in text[: block[0]])
     )

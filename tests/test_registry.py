@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
 
 import pytest
 
 from metasched.errors import RegistryError
 from metasched.registry import Registry
 from metasched.schedule.intrinsics import _INTRINSICS, TensorIntrin
+
+SHELF: Registry[int] = Registry("colour", entry_points=False, package="painted")
 
 
 class Point:
@@ -50,6 +54,43 @@ def test_unknown_name_suggests():
         registry.get("purpel")
     with pytest.raises(RegistryError, match="is called 'x'; if a plug-in file"):
         registry.get("x")
+
+
+def test_a_package_is_imported_before_a_name_counts_as_unknown(tmp_path, monkeypatch):
+    (tmp_path / "painted.py").write_text(
+        "from tests.test_registry import SHELF\nSHELF.register('red', 1)"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "painted", raising=False)
+    SHELF.register("blue", 2)
+    assert SHELF.get("blue") == 2 and "painted" not in sys.modules
+    assert SHELF.get("red") == 1 and SHELF.names() == ["blue", "red"]
+    with pytest.raises(RegistryError, match="no colour is called 'green'"):
+        SHELF.get("green")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        "metasched.Target.of('novel')",
+        "metasched.lower(func, novel)",
+        "metasched.runtime.devices.device_of(novel)",
+    ],
+)
+def test_rows_of_a_target_kind_may_all_stand_in_one_file_of_kinds(ask):
+    """The kind, its passes and its device are looked for in `kinds/` before they are unknown."""
+    code = (
+        "import metasched, sys\n"
+        "import metasched.runtime.devices\n"
+        "func = metasched.parse('@T.prim_func\\ndef f(a: T.handle):\\n    T.evaluate(0)')\n"
+        "novel = metasched.Target(kind='novel')\n"
+        "assert 'metasched.kinds' not in sys.modules\n"
+        f"try:\n    {ask}\n"
+        "except metasched.errors.TargetError as error:\n"
+        "    assert 'novel' in str(error) and 'metasched.kinds' in sys.modules, error\n"
+        "else:\n    raise AssertionError('not refused')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_entry_points_load_once_and_a_broken_one_breaks_nothing(monkeypatch):

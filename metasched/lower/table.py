@@ -29,5 +29,7 @@ class Pipeline:
     flat: tuple[tuple[Pass, str], ...]
 
 
-PIPELINES: Registry[Callable[[Target], Pipeline]] = Registry("pipeline", Callable)
+PIPELINES: Registry[Callable[[Target], Pipeline]] = Registry(
+    "pipeline", Callable, package="metasched.kinds"
+)
 """The pipeline of each target kind: a function of the target."""

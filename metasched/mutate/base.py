@@ -114,21 +114,21 @@ def consistent(trace: Trace) -> bool:
         if entry.kind.sampling:
             if not domains.allows(entry.domain, entry.decision):
                 return False
-            if entry.domain["kind"] != "location":
-                numbers = domains.values(entry.domain, entry.decision)
-                values.update(zip(entry.outputs, numbers, strict=True))
+            numbers = domains.values(entry.domain, entry.decision)
+            values.update(zip(entry.outputs, numbers, strict=True))
         elif entry.kind.name == "require" and number_of(entry.values[0], values) == 0:
             return False
     return True
 
 
-TILES = ("perfect_tile", "partitioned_tile", "padded_tile")
-"""The domain kinds whose decisions are the factors of a size."""
-
-
 def choices(trace: Trace, kinds: Sequence[str]) -> list[tuple[int, Entry]]:
     """The sampling steps of these domain kinds, with their positions."""
     return [(i, e) for i, e in trace.sampling() if e.domain["kind"] in kinds]
+
+
+def tilings(trace: Trace) -> list[tuple[int, Entry]]:
+    """The sampling steps whose decisions are factors of a size, with their positions."""
+    return [(i, e) for i, e in trace.sampling() if domains.is_tiling(e.domain)]
 
 
 def noted_under(trace: Trace) -> dict[int, str]:

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.mutate.base import ATTEMPTS, TILES, choices, consistent
-from metasched.mutate.neighbours import moved, trades
-from metasched.schedule.domain import divisors, factorize, repair
+from metasched.mutate.base import ATTEMPTS, consistent, tilings
+from metasched.mutate.neighbours import trades
+from metasched.schedule.domain import divisors, factorize, moved, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
@@ -34,11 +34,7 @@ class MutateTileSize:
         return "tile_size"
 
     def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
-        steps = [
-            (i, e)
-            for i, e in choices(trace, TILES)
-            if math.prod(e.decision) > 1 and e.domain["n"] > 1
-        ]
+        steps = [(i, e) for i, e in tilings(trace) if math.prod(e.decision) > 1 < len(e.decision)]
         if rng.random() < self.trades:
             near = sorted(trades(trace), key=lambda _: rng.random())
             if (traded := next(filter(consistent, near), None)) is not None:

@@ -161,7 +161,7 @@ class DeviceOf:
     programs: ProgramsOf | None = None
 
 
-DEVICES: Registry[DeviceOf] = Registry("device", DeviceOf)
+DEVICES: Registry[DeviceOf] = Registry("device", DeviceOf, package="metasched.kinds")
 
 
 def device_of(target: Target) -> DeviceOf:

@@ -2,19 +2,21 @@
 
 A domain is a dictionary of JSON values with a "kind". A row of `DOMAINS` holds the operations of a
 kind: draw a decision, test a decision, repair a decision that is not allowed, list all decisions,
-and convert a decision to the values that the step returns. Mutators, constraints and replay work on
-domains alone, without knowledge of primitives (idea: Hypothesis' choice sequence).
+convert a decision to the values that the step returns, and list the nearest other decisions.
+Mutators, constraints and replay work on domains alone, without knowledge of primitives (idea:
+Hypothesis' choice sequence). A plug-in enters a kind of its own by `DOMAINS.register`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, permutations
 from typing import Any, TypeAlias
 
+from metasched.registry import Registry
 from metasched.schedule.rng import Rng
 
 Domain: TypeAlias = "dict[str, Any]"
@@ -23,8 +25,19 @@ Decision: TypeAlias = "list[int] | int"
 
 @dataclass(frozen=True, slots=True)
 class DomainKind:
-    """A kind of domain: its fields and its five operations. `fields` names integers (`n`) and, with
-    a star, lists of numbers (`sizes*`)."""
+    """A kind of domain: its fields and operations.
+
+    Attributes:
+        fields: names of integers (`n`) and, with a star, of lists of numbers (`sizes*`).
+        draw: a random decision.
+        allows: whether the domain allows a decision.
+        repair: the allowed decision that replaces an impossible decision; deterministic.
+        enumerate: all decisions.
+        values: the integers that the sampling step returns for a decision.
+        near: the other decisions, only the nearest ones if the domain has an order; some may be
+            outside of the domain. Steps from one to the next reach every decision.
+        tiling: whether decisions are factors of a size, which mutators move between parts.
+    """
 
     fields: str
     draw: Callable[[Domain, Rng], Decision]
@@ -32,6 +45,8 @@ class DomainKind:
     repair: Callable[[Domain, Any], Decision]
     enumerate: Callable[[Domain], Iterator[Decision]]
     values: Callable[[Domain, Any], list[int]]
+    near: Callable[[Domain, Any], Iterator[Decision]]
+    tiling: bool = False
 
 
 def sound(domain: Domain) -> bool:
@@ -39,7 +54,7 @@ def sound(domain: Domain) -> bool:
     kind = domain.get("kind")
     if not isinstance(kind, str) or kind not in DOMAINS:
         return False
-    for name in DOMAINS[kind].fields.split():
+    for name in DOMAINS.get(kind).fields.split():
         value = domain.get(name.rstrip("*"))
         if name.endswith("*") and isinstance(value, list) and value:
             if all(isinstance(v, (int, float)) for v in value):
@@ -52,28 +67,38 @@ def sound(domain: Domain) -> bool:
 
 def draw(domain: Domain, rng: Rng) -> Decision:
     """A random decision."""
-    return DOMAINS[domain["kind"]].draw(domain, rng)
+    return DOMAINS.get(domain["kind"]).draw(domain, rng)
 
 
 def allows(domain: Domain, decision: Any) -> bool:
     """Whether the domain allows `decision`."""
-    return DOMAINS[domain["kind"]].allows(domain, decision)
+    return DOMAINS.get(domain["kind"]).allows(domain, decision)
 
 
 def repair(domain: Domain, decision: Any) -> Decision:
     """The allowed decision that replaces an impossible decision; deterministic."""
-    return DOMAINS[domain["kind"]].repair(domain, decision)
+    return DOMAINS.get(domain["kind"]).repair(domain, decision)
 
 
 def enumerated(domain: Domain, limit: int) -> list[Decision] | None:
     """All decisions, or None when there are more than `limit`."""
-    found = list(islice(DOMAINS[domain["kind"]].enumerate(domain), limit + 1))
+    found = list(islice(DOMAINS.get(domain["kind"]).enumerate(domain), limit + 1))
     return found if len(found) <= limit else None
 
 
 def values(domain: Domain, decision: Any) -> list[int]:
     """The integers that the sampling step returns for `decision`."""
-    return DOMAINS[domain["kind"]].values(domain, decision)
+    return DOMAINS.get(domain["kind"]).values(domain, decision)
+
+
+def near(domain: Domain, decision: Any) -> Iterator[Decision]:
+    """The decisions one small step away, some perhaps outside of the domain."""
+    return DOMAINS.get(domain["kind"]).near(domain, decision)
+
+
+def is_tiling(domain: Domain) -> bool:
+    """Whether the decisions are factors of a size."""
+    return DOMAINS.get(domain["kind"]).tiling
 
 
 @functools.lru_cache(maxsize=4096)
@@ -117,6 +142,20 @@ def _draw_product(n: int, slots: int, rng: Rng) -> list[int]:
             tile[slot] *= p ** (bar - last - 1)
             last = bar
     return tile
+
+
+def moved(tile: Sequence[int], source: int, goal: int, factor: int) -> list[int]:
+    """The tiling with `factor` moved from part `source` to part `goal`."""
+    parts = list(tile)
+    parts[source] //= factor
+    parts[goal] *= factor
+    return parts
+
+
+def _near_tiles(d: Domain, tile: Any) -> Iterator[Decision]:
+    """One prime factor moves from one part to another."""
+    for source, goal in permutations(range(len(tile)), 2):
+        yield from (moved(tile, source, goal, prime) for prime, _ in factorize(tile[source]))
 
 
 # -- perfect tile: {"kind", "extent", "n", "max_innermost"} (max_innermost 0: no limit) ------------
@@ -244,6 +283,14 @@ def _draw_padded(d: Domain, rng: Rng) -> Decision:
     return _draw_tile(_of_size(d, d["sizes"][rng.weighted(d["probs"])]), rng)
 
 
+def _near_padded(d: Domain, tile: Any) -> Iterator[Decision]:
+    """The nearest tile of each other size; then one prime factor moves."""
+    for size in d["sizes"]:
+        if size != math.prod(tile):
+            yield _repair_tile(_of_size(d, size), tile)
+    yield from _near_tiles(d, tile)
+
+
 # -- categorical: {"kind", "candidates", "probs"}; the decision is an index ------------------------
 
 
@@ -266,47 +313,57 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-DOMAINS: dict[str, DomainKind] = {
-    "perfect_tile": DomainKind(
-        "extent n max_innermost",
-        _draw_tile, _allows_tile, _repair_tile, _all_tiles, lambda d, t: list(t)
-    ),
-    "partitioned_tile": DomainKind(
-        "extent n position inner_factor",
-        _draw_partitioned, _allows_partitioned, _repair_partitioned, _all_partitioned,
-        lambda d, t: list(t),
-    ),
-    "padded_tile": DomainKind(
-        "sizes* probs* n max_innermost",
-        _draw_padded,
-        lambda d, t: _allows_tile(_of_size(d, _size_of(d, t)), t),
-        lambda d, t: _repair_tile(_of_size(d, _size_of(d, t)), t),
-        lambda d: (t for size in d["sizes"] for t in _all_tiles(_of_size(d, size))),
-        lambda d, t: list(t),
-    ),
-    "categorical": DomainKind(
-        "candidates* probs*",
-        lambda d, rng: rng.weighted(d["probs"]),
-        lambda d, i: _is_int(i) and 0 <= i < len(d["candidates"]),
-        _repair_index,
-        lambda d: (i for i, p in enumerate(d["probs"]) if p > 0),
-        lambda d, i: [d["candidates"][i]],
-    ),
-    "location": DomainKind(
-        "candidates*",
-        lambda d, rng: rng.choice(d["candidates"]),
-        lambda d, p: _is_int(p) and p in d["candidates"],
-        _repair_location,
-        lambda d: iter(d["candidates"]),
-        lambda d, p: [p],
-    ),
-    # no choice (a symbolic extent): {"kind", "value"}
-    "fixed": DomainKind(
-        "value*",
-        lambda d, rng: list(d["value"]),
-        lambda d, t: isinstance(t, (list, tuple)) and list(t) == list(d["value"]),
-        lambda d, t: list(d["value"]),
-        lambda d: iter([list(d["value"])]),
-        lambda d, t: list(t),
-    ),
-}  # fmt: skip
+DOMAINS: Registry[DomainKind] = Registry("domain kind", DomainKind)
+
+DOMAINS.register("perfect_tile", DomainKind(
+    "extent n max_innermost",
+    _draw_tile, _allows_tile, _repair_tile, _all_tiles,
+    values=lambda d, t: list(t),
+    near=_near_tiles,
+    tiling=True,
+))  # fmt: skip
+DOMAINS.register("partitioned_tile", DomainKind(
+    "extent n position inner_factor",
+    _draw_partitioned, _allows_partitioned, _repair_partitioned, _all_partitioned,
+    values=lambda d, t: list(t),
+    near=_near_tiles,
+    tiling=True,
+))  # fmt: skip
+DOMAINS.register("padded_tile", DomainKind(
+    "sizes* probs* n max_innermost",
+    _draw_padded,
+    allows=lambda d, t: _allows_tile(_of_size(d, _size_of(d, t)), t),
+    repair=lambda d, t: _repair_tile(_of_size(d, _size_of(d, t)), t),
+    enumerate=lambda d: (t for size in d["sizes"] for t in _all_tiles(_of_size(d, size))),
+    values=lambda d, t: list(t),
+    near=_near_padded,
+    tiling=True,
+))  # fmt: skip
+DOMAINS.register("categorical", DomainKind(
+    "candidates* probs*",
+    draw=lambda d, rng: rng.weighted(d["probs"]),
+    allows=lambda d, i: _is_int(i) and 0 <= i < len(d["candidates"]),
+    repair=_repair_index,
+    enumerate=lambda d: (i for i, p in enumerate(d["probs"]) if p > 0),
+    values=lambda d, i: [d["candidates"][i]],
+    near=lambda d, own: (i for i, p in enumerate(d["probs"]) if p > 0 and i != own),
+))  # fmt: skip
+DOMAINS.register("location", DomainKind(
+    "candidates*",
+    draw=lambda d, rng: rng.choice(d["candidates"]),
+    allows=lambda d, p: _is_int(p) and p in d["candidates"],
+    repair=_repair_location,
+    enumerate=lambda d: iter(d["candidates"]),
+    values=lambda d, p: [p],
+    near=lambda d, own: (place for place in d["candidates"] if place != own),
+))  # fmt: skip
+# no choice (a symbolic extent): {"kind", "value"}
+DOMAINS.register("fixed", DomainKind(
+    "value*",
+    draw=lambda d, rng: list(d["value"]),
+    allows=lambda d, t: isinstance(t, (list, tuple)) and list(t) == list(d["value"]),
+    repair=lambda d, t: list(d["value"]),
+    enumerate=lambda d: iter([list(d["value"])]),
+    values=lambda d, t: list(t),
+    near=lambda d, own: iter(()),
+))  # fmt: skip

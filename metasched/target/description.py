@@ -209,7 +209,7 @@ class Target:
 
 
 TARGETS: Registry[Target] = Registry("target", Target)
-KINDS: Registry[type[Target]] = Registry("target kind", type)
+KINDS: Registry[type[Target]] = Registry("target kind", type, package="metasched.kinds")
 
 
 def target_kind(*names: str, override: bool = False) -> Callable[[Kind], Kind]:

@@ -333,4 +333,6 @@ def test_rewrite_of_a_nest(name: str) -> None:
 def test_every_rewrite_is_executed() -> None:
     executed = {*STEPS, *STORES, *LINES, *CASES}
     kinds = {name for name in PRIMITIVES if "rewrite  " in (PRIMITIVES.get(name).fn.__doc__ or "")}
+    missing = ", ".join(sorted(kinds - executed))
+    assert not missing, f"no row here or in test_docstrings.py executes the rewrite of {missing}"
     assert kinds == executed

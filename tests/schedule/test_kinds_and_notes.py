@@ -226,7 +226,7 @@ def chi_square(counts: collections.Counter, expected: dict) -> float:
 def test_draws_are_uniform(domain: dict) -> None:
     every = [tuple(d) if isinstance(d, list) else d for d in enumerated(domain, 1000)]
     rng = Rng(5)
-    draw = DOMAINS[domain["kind"]].draw
+    draw = DOMAINS.get(domain["kind"]).draw
     counts = collections.Counter(
         tuple(d) if isinstance(d := draw(domain, rng), list) else d for _ in range(400 * len(every))
     )
