@@ -9,7 +9,8 @@ take all values that stay inside, see `indices`.
 If the program divides, takes exponentials or rounds, results may differ. The tolerance is 64 eps of
 the largest magnitude, or 64 times the change that one more rounding of the inputs makes. The second
 bound is for small differences of large sums, whose rounding errors are as large as the errors of
-the sums. Integers that were rounded from inexact floats may differ by one.
+the sums. Integers that were rounded from inexact floats may differ by one. Sums of over 4096 terms
+of such programs get no integers but real numbers near them: see `Task.with_tolerance`.
 
 Recurrences (triangular solves, factorizations) may overflow on such inputs, or amplify rounding
 errors. Then inputs are small, and what divides is near one: see `Task.tamed`.
@@ -36,6 +37,7 @@ _LIBC = ctypes.CDLL(None)
 TOLERANCE = 64  # in eps of the largest magnitude
 TAMINGS = 2  # the most that `Task.tamed` can scale inputs down
 _SUMMANDS = 1 << 16  # the most normally distributed terms of a sum; further terms are zero
+_LONG = 4096  # terms of a sum up to which the tolerance does not grow
 _GROWTH = 16  # times 64 eps: what more one rounding of the inputs changes in a recurrence alone
 _FEW = 1 / 8  # of the results may be NaN: a check that compares NaN with NaN finds no fault
 _NOTHING = 2.0**-30  # replaces zero in inputs that must be positive
@@ -97,7 +99,9 @@ class Task:
         exact: results must be equal; else see `tolerance`.
         normal: inputs are normally distributed instead of small integers.
         why: the operation that makes the comparison inexact, empty when exact.
-        terms: the most elements that one result is reduced from.
+        terms: the most elements that one result is accumulated from.
+        rounded_terms: the same, of elements that are rounded themselves, as exponentials are.
+        growth: the factor by which long sums have increased the `eps` of the arrays.
         tame: how far floats are scaled down, see `tamed`; 0 for data as described above.
     """
 
@@ -110,6 +114,8 @@ class Task:
     why: str = ""
     terms: int = 1
     tame: int = 0
+    rounded_terms: int = 1
+    growth: float = 1.0
 
     def tamed(self, level: int) -> Task:
         """The same task on floats so small that a recurrence does not grow from step to step.
@@ -119,22 +125,29 @@ class Task:
         divisors get values near one. So triangular and positive definite systems are well
         conditioned.
         """
-        why = self.why or "values that grow from step to step"
-        return replace(self, key=f"{self.key}/tame{level}", exact=False, why=why, tame=level)
+        task = self.with_tolerance("values that grow from step to step")
+        return replace(task, key=f"{self.key}/tame{level}", tame=level)
 
     def with_normal_data(self) -> Task:
         """The same task on normally distributed inputs, compared with tolerance.
 
-        The expected result is a serial sum, whose rounding errors grow as the square root of its
-        length (Higham and Mary 2019). Beyond 4096 terms the tolerance grows in the same way. Sums
-        of more than 65536 terms would stagnate, so most of their inputs are zero: see `fill`.
+        Sums of more than 65536 terms would stagnate, so most of their inputs are zero: see `fill`.
+        Terms that are rounded themselves would round zeros in one direction, so they stay.
         """
-        why = self.why or "normally distributed data"
-        growth = max(1.0, math.sqrt(min(self.terms, _SUMMANDS)) / 64)
-        arrays = tuple(replace(a, eps=a.eps * growth) for a in self.arrays)
-        return replace(
-            self, key=f"{self.key}/normal", arrays=arrays, normal=True, exact=False, why=why
-        )
+        terms = min(self.terms, _SUMMANDS)
+        task = self.with_tolerance("normally distributed data", terms)
+        return replace(task, key=f"{self.key}/normal", normal=True)
+
+    def with_tolerance(self, why: str, terms: int = 1) -> Task:
+        """The same task, compared with tolerance; `why` is kept if it is compared so already.
+
+        The expected result is a serial sum, whose rounding errors grow as the square root of its
+        length if its terms differ (Higham and Mary 2019). Beyond `_LONG` rounded terms the
+        tolerance grows in the same way.
+        """
+        growth = max(self.growth, math.sqrt(terms / _LONG))
+        arrays = tuple(replace(a, eps=a.eps * growth / self.growth) for a in self.arrays)
+        return replace(self, arrays=arrays, exact=False, why=self.why or why, growth=growth)
 
 
 def fill(
@@ -171,7 +184,7 @@ def _drawn(array: Array, task: Task, rng: np.random.Generator) -> NDArray[np.gen
         drawn = rng.standard_normal(array.shape)
         if array.low > 0:
             drawn = np.abs(drawn) + 0.5
-        if task.terms > _SUMMANDS:
+        if task.terms > _SUMMANDS and task.rounded_terms <= _LONG:
             kept = rng.random(array.shape) * task.terms < _SUMMANDS
             drawn = np.where(kept, drawn, _NOTHING if array.low > 0 else 0.0)
         return np.ascontiguousarray((drawn * _powers(rng, array)).astype(dtype.numpy))
@@ -182,6 +195,11 @@ def _drawn(array: Array, task: Task, rng: np.random.Generator) -> NDArray[np.gen
     small = rng.integers(array.low, array.high + 1, array.shape, dtype=wide)
     if array.ascending:
         small = np.sort(small, axis=-1)
+    if dtype.is_float and task.rounded_terms > _LONG:
+        # A sum of many equal terms rounds each in the same direction: no two terms are equal.
+        return np.ascontiguousarray(
+            (small + rng.uniform(-0.5, 0.5, array.shape)).astype(dtype.numpy)
+        )
     return np.ascontiguousarray(small.astype(dtype.numpy))
 
 

@@ -24,7 +24,6 @@ from metasched.ir.expr import (
     Mod,
     Mul,
     Sub,
-    as_int,
 )
 from metasched.ir.func import FAST_MATH, PrimFunc
 from metasched.ir.op import Call
@@ -33,6 +32,7 @@ from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
 from metasched.measure.data import Array, Task
 from metasched.measure.given import Arrays
 from metasched.measure.indices import IndexData, index_data
+from metasched.measure.terms import accumulates, longest_sum
 
 _FAST = 4  # factor of the tolerance for a function that allows fast mathematics
 _HALVINGS = 10  # floats that scale a sum of n products of bytes go down to 2**-10 / n, about
@@ -72,7 +72,8 @@ def make_task(
     numbers = {name: int(v) for name, v in values.items()}
     coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
     positive, indexes = _needs_positive(func), index_data(func)
-    terms, divisors = _longest_reduction(func), _divisors(func)
+    terms, divisors = longest_sum(func, numbers), _divisors(func)
+    rounded = longest_sum(func, numbers, _rounded(func)) if why else 1
     most = _largest_value(terms, coarse)
     sums, casts = _accumulators(func), _casts_to_integers(func)
     all_bytes = bool(sums) and all(kind.is_int for kind in sums)
@@ -99,7 +100,11 @@ def make_task(
                 given=number in given,
             )
         )  # fmt: skip
-    return Task(key, tuple(arrays), tuple(values.items()), not why, seed, why=why, terms=terms)
+    task = Task(
+        key, tuple(arrays), tuple(values.items()), exact=True, seed=seed, terms=terms,
+        rounded_terms=rounded,
+    )  # fmt: skip
+    return task.with_tolerance(why, rounded) if why else task
 
 
 def _limits(
@@ -142,13 +147,6 @@ def _coarse(values: NDArray[np.generic], eps: float, index: IndexData | None, mo
     )
 
 
-def _longest_reduction(func: PrimFunc) -> int:
-    """The most elements of one sum or scan of a block, counted over constant extents."""
-    blocks = (s for s in walk_stmts(func.body) if isinstance(s, Block))
-    reduced = ([as_int(v.dom.extent) or 1 for v in b.iter_vars if not v.is_spatial] for b in blocks)
-    return max((math.prod(extents) for extents in reduced), default=1)
-
-
 def _largest_value(terms: int, eps: float) -> int:
     """The largest input value: 4, or less if a sum of `terms` products would not be exact.
 
@@ -179,16 +177,37 @@ def _unknown(symbol: str) -> MeasureError:
 
 def inexact_reason(func: PrimFunc) -> str:
     """Why results may depend on the order of evaluation; empty when small integers stay exact."""
-    for node in _expressions(func):
-        if isinstance(node, Call) and node.op.name not in _EXACT_CALLS:
-            return node.op.name
-        if isinstance(node, Div | Mod) and node.dtype.is_float:
-            return "division"
-        if isinstance(node, FloatImm) and math.isfinite(node.value) and node.value % 1:
-            return f"the constant {node.value:g}"
-        if isinstance(node, Add | Sub | Mul) and node.dtype.scalar in ("float16", "bfloat16"):
-            return f"{node.dtype.scalar} arithmetic"
+    return next((why for node in _expressions(func) if (why := _inexact(node))), "")
+
+
+def _inexact(node: Expr) -> str:
+    """The operation of a node whose result is rounded although its operands are small integers."""
+    if isinstance(node, Call) and node.op.name not in _EXACT_CALLS:
+        return node.op.name
+    if isinstance(node, Div | Mod) and node.dtype.is_float:
+        return "division"
+    if isinstance(node, FloatImm) and math.isfinite(node.value) and node.value % 1:
+        return f"the constant {node.value:g}"
+    if isinstance(node, Add | Sub | Mul) and node.dtype.scalar in ("float16", "bfloat16"):
+        return f"{node.dtype.scalar} arithmetic"
     return ""
+
+
+def _rounded(func: PrimFunc) -> set[Buffer]:
+    """The buffers that take results of inexact operations, also by way of other buffers."""
+    stores = [s for s in walk_stmts(func.body) if isinstance(s, BufferStore)]
+    found: set[Buffer] = set()
+    for _ in stores:
+        more = {
+            s.buffer
+            for s in stores
+            for e in walk_exprs(s.value)
+            if _inexact(e) or (isinstance(e, BufferLoad) and e.buffer in found)
+        }
+        if more == found:
+            break
+        found = more
+    return found
 
 
 def _expressions(func: PrimFunc) -> Iterable[Expr]:
@@ -210,10 +229,7 @@ def _accumulators(func: PrimFunc) -> set[DType]:
     return {
         node.buffer.dtype
         for node in walk_stmts(func.body)
-        if isinstance(node, BufferStore)
-        and any(
-            isinstance(e, BufferLoad) and e.buffer is node.buffer for e in walk_exprs(node.value)
-        )
+        if isinstance(node, BufferStore) and accumulates(node)
     }
 
 

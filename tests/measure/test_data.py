@@ -125,6 +125,55 @@ def test_a_serial_sum_of_normal_data_is_within_its_tolerance():
     assert abs(serial / exact - 1) < 64 * task.arrays[1].eps < 1e-4
 
 
+@pytest.mark.parametrize("columns", [40_000, 128_256])
+def test_a_serial_sum_of_exponentials_is_within_its_tolerance(columns):
+    """Softmax over a vocabulary: the serial sum of equal terms was off by 1.7e-4, so every faster
+    schedule counted as wrong."""
+    task = task_of(get("sfm").func((2, columns)))
+    assert not task.exact and task.rounded_terms == columns
+    normal = task.with_normal_data()
+    assert normal.arrays[1].eps == task.arrays[1].eps and normal.why == task.why
+    for each in (task, normal):
+        x = np.exp(fill(task.arrays[0], each, 0)[0])
+        serial, exact = np.add.accumulate(x)[-1], x.sum(dtype=np.float64)
+        allowed = 64 * task.arrays[1].eps
+        assert abs(serial / exact - 1) < allowed / 2 and allowed < 1e-4
+
+
+def test_sums_of_integers_stay_exact_beside_a_square_root():
+    task = task_of(get("nrm").func((1, 256, 256)))
+    assert not task.exact and (task.terms, task.rounded_terms) == (65536, 1)
+    assert not (fill(task.arrays[0], task, 0) % 1).any()
+
+
+SUMS = """
+@T.prim_func
+def f(x: T.handle, s: T.handle):
+    n = T.int64()
+    X = T.match_buffer(x, (n, 200))
+    S = T.match_buffer(s, (n,))
+    for i in range(n):
+        S[i] = 0.0
+        for j in range({low}, {high}):
+            S[i] = S[i] + {term}
+"""
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "term", "expected"),
+    [
+        ("0", "200", "X[i, j]", (200, 1)),
+        ("0", "200", "T.exp(X[i, j])", (200, 200)),
+        ("0", "T.min(i, 199) + 1", "X[i, j]", (70, 1)),
+        ("3", "n + 3", "X[i, j]", (70, 1)),
+    ],
+)
+def test_the_length_of_a_sum_in_plain_loops_is_counted(low, high, term, expected):
+    func = parse(SUMS.format(low=low, high=high, term=term))
+    task = task_of(func, extents={"n": 70})
+    assert (task.terms, task.rounded_terms) == expected
+
+
 def test_division_by_loaded_integers_never_meets_zero():
     a = Buffer.of("A", (8,), "int32")
     b = Buffer.of("B", (8,), "int32")
