@@ -8,8 +8,9 @@ around two such versions is cut where the test fails first:
 
     for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
 
-so that what S accumulates stays in registers. If the test compares with an extent that is known at
-run time only, a loop around two versions gets two versions itself, up to the loops over tiles.
+so that what S accumulates stays in registers. A long loop is also cut at places that depend on the
+loops around. If the test compares with an extent that is known at run time only, a loop around two
+versions gets two versions itself, up to the loops over tiles.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from metasched.ir.visit import (
 
 # A loop body of more statements than this is not written twice.
 MAX_COPIED = 48
-_SHORT = 64
+_SHORT, _FEW = 64, 16
 Symbols: TypeAlias = frozenset[Var]
 """The variables of a function that no statement binds: extents that are known at run time."""
 
@@ -193,30 +194,38 @@ def _versions(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) 
 def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
     """Split a loop where all of `parts` begin to hold, and where the first part ceases to hold.
 
-    None for a loop with jumps: a `break` would leave its own piece only.
+    Places that depend on the loops around cut long loops only: each of the three pieces may be
+    empty. None for a loop with jumps: a `break` would leave its own piece only.
     """
-    extent = as_int(loop.extent)
-    if loop.kind is not ForKind.SERIAL or extent is None or jumps(loop.body):
+    if loop.kind is not ForKind.SERIAL or jumps(loop.body):
         return None
-    low, high = 0, extent
-    for part in parts:
-        found = _difference(part, loop)
-        rest = None if found is None else as_int(found[0])
-        if found is None or rest is None:
-            return None
-        if found[1] > 0:
-            high = min(high, max(0, -(rest // found[1])))
-        else:
-            low = max(low, rest // -found[1] + 1)
-    pieces: list[Stmt] = []
-    low = min(low, high)
-    for begin, end, body in ((0, low, orelse), (low, high, then), (high, extent, orelse)):
-        if begin < end:
+    low, high, left = _limits(loop, parts)
+    low = ir.minimum(low, loop.extent)
+    high = ir.maximum(low, high)
+    if not left and None not in map(as_int, (low, high, loop.extent)):
+        return seq(_pieces(loop, low, high, then, orelse))
+    if as_int(loop.extent) in range(_FEW) or any(loop.var in free_vars(part) for part in left):
+        return None
+    if sum(1 for _ in walk_stmts(loop.body)) > MAX_COPIED:
+        return None
+    if left:
+        high = ir.Select(all_of(left), high, low)
+    begin, end = (Var(f"{loop.var.name}_{place}", INT64) for place in ("begin", "end"))
+    body = seq(_pieces(loop, begin, end, then, orelse))
+    return LetStmt(begin, low, LetStmt(end, high, body))
+
+
+def _pieces(loop: For, low: Expr, high: Expr, then: Stmt, orelse: Stmt) -> list[Stmt]:
+    """A loop with one body from `low` to `high`, and another before and after."""
+    out: list[Stmt] = []
+    zero = as_expr(0, INT64)
+    for begin, end, body in ((zero, low, orelse), (low, high, then), (high, loop.extent, orelse)):
+        extent = end - begin
+        if as_int(extent) != 0:
             var = Var(loop.var.name, INT64)
             later = substitute(body, {loop.var: var + begin})
-            left = as_expr(end - begin, INT64)
-            pieces.append(_fresh(evolve(loop, var=var, extent=left, body=later)))
-    return seq(pieces)
+            out.append(_fresh(evolve(loop, var=var, extent=extent, body=later)))
+    return out
 
 
 def _fresh(stmt: Stmt) -> Stmt:
@@ -263,10 +272,23 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
 def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
     """The loop over the iterations for which the tests that are linear in its variable hold, with
     the other tests in its body. None if no test is linear."""
+    low, high, left = _limits(loop, inside)
+    if len(left) == len(inside):
+        return None
+    body = _guard(all_of(left), body)
+    if as_int(low) == 0:
+        return evolve(loop, extent=high, body=body)
+    var = Var(loop.var.name, INT64)
+    return evolve(loop, var=var, extent=high - low, body=substitute(body, {loop.var: var + low}))
+
+
+def _limits(loop: For, parts: list[Expr]) -> tuple[Expr, Expr, list[Expr]]:
+    """From where to where in a loop all `parts` that are linear in its variable hold, and the other
+    parts."""
     zero = as_expr(0, INT64)
     low, high = zero, loop.extent
     left: list[Expr] = []
-    for part in inside:
+    for part in parts:
         found = _difference(part, loop)
         if found is None:
             left.append(part)
@@ -274,13 +296,7 @@ def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
             high = ir.minimum(high, _quotient(zero - found[0] - 1, found[1]) + 1)
         else:
             low = ir.maximum(low, _quotient(found[0], -found[1]) + 1)
-    if len(left) == len(inside):
-        return None
-    body = _guard(all_of(left), body)
-    if low is zero:
-        return evolve(loop, extent=high, body=body)
-    var = Var(loop.var.name, INT64)
-    return evolve(loop, var=var, extent=high - low, body=substitute(body, {loop.var: var + low}))
+    return low, high, left
 
 
 def _quotient(value: Expr, by: int) -> Expr:

@@ -1,0 +1,52 @@
+"""Loops are cut where tests begin and cease to hold, at places that outer loops decide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codegen.kernels import NATIVE, agree, integers
+
+from metasched import Schedule
+from metasched.ir.stmt import For, ForKind, IfThenElse
+from metasched.ir.visit import walk_stmts
+from metasched.lower.pipeline import lower
+from metasched.script import parse
+
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer(({rows}, {columns}), "int32")):
+    for i in range({rows} - 1):
+        for j in range({columns} - 1):
+            A[i + 1, j + 1] = A[i + 1, j + 1] + T.max(A[i, j + 1], A[i + 1, j]) - A[i, j]
+"""
+
+
+def _skewed(rows: int, columns: int, together: int) -> Schedule:
+    """Several rows of a table side by side, each one element behind the row before."""
+    sch = Schedule(parse(ROWS.format(rows=rows, columns=columns)))
+    sch.enclose(sch.get_block("root"))
+    row, column = sch.get_loops(sch.get_block("A"))
+    column = sch.skew(row, column, 1)
+    row, part = sch.split(row, [None, together])
+    sch.reorder(row, column, part)
+    sch.unroll(part)
+    return sch
+
+
+@pytest.mark.parametrize("rows", [17, 19])  # the last group of rows is whole, and is not
+def test_rows_side_by_side_run_without_tests_where_all_rows_have_elements(rows):
+    func = lower(_skewed(rows, 101, 4).mod["main"], NATIVE)
+    loops = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.kind is ForKind.SERIAL]
+    pieces = [s for s in loops if s.var.name.startswith("j")]
+    tested = [any(isinstance(s, IfThenElse) for s in walk_stmts(p.body)) for p in pieces]
+    assert tested == [True, False, True]
+
+
+@pytest.mark.parametrize("together", [2, 4, 7])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(17, 101), (19, 101), (5, 20), (40, 18), (3, 17)],  # in the last no piece is without tests
+)
+def test_loops_cut_at_places_of_outer_loops_give_the_same_results(rows, columns, together):
+    sch = _skewed(rows, columns, together)
+    agree(sch.mod["main"], integers((rows, columns), np.int32))
