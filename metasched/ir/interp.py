@@ -36,7 +36,7 @@ from metasched.errors import InterpretError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.ir.interp_expr import Env
+from metasched.ir.interp_fence import Env
 from metasched.ir.interp_lanes import LaneCompiler
 from metasched.ir.interp_memory import bind_or_check, full_shape, layout_binders
 from metasched.ir.interp_ops import OP_RULES, as_value, storage

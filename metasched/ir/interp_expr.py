@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator as op
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +48,7 @@ from metasched.ir.expr import (
     Var,
     wrap,
 )
-from metasched.ir.interp_fence import Fences
+from metasched.ir.interp_fence import Env, Eval, Fences, outside
 from metasched.ir.interp_ops import (
     IGNORES_ARGUMENTS,
     INT_ARRAY_DIVISIONS,
@@ -63,8 +63,6 @@ from metasched.ir.interp_ops import (
 )
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
 
-Env: TypeAlias = list[Any]
-Eval: TypeAlias = Callable[[Env], Any]
 _LONG = 40
 
 
@@ -278,7 +276,10 @@ class ExprCompiler:
 
     def _scalar_load(self, e: BufferLoad, is_float: bool) -> Eval:
         slot, buffer = self.slot(e.buffer), e.buffer
-        if len(e.indices) == 1 and not self.fences.blocks:
+        if self.fences.guard(self, buffer, False, e.indices) is not None:
+            at = self.place(buffer, e.indices)
+            return lambda env: env[slot][at(env)] if is_float else env[slot].item(*at(env))
+        if len(e.indices) == 1:
             only = self.expr(e.indices[0])
 
             def load1(env: Env) -> Any:
@@ -291,7 +292,7 @@ class ExprCompiler:
                 raise outside(buffer, (i,), env[slot])
 
             return load1
-        if len(e.indices) == 2 and not self.fences.blocks:
+        if len(e.indices) == 2:
             first, second = map(self.expr, e.indices)
 
             def load2(env: Env) -> Any:
@@ -304,9 +305,6 @@ class ExprCompiler:
                 raise outside(buffer, (i, j), env[slot])
 
             return load2
-        if self.fences.blocks:
-            at = self.place(buffer, e.indices)
-            return lambda env: env[slot][at(env)] if is_float else env[slot].item(*at(env))
         parts = [self.expr(i) for i in e.indices]
 
         def load(env: Env) -> Any:
@@ -326,8 +324,20 @@ class ExprCompiler:
         self, buffer: Buffer, indices: Sequence[Expr], write: bool = False
     ) -> Callable[[Env], tuple[int, ...]]:
         """The position of one element, checked against the array's shape."""
-        slot, guard = self.slot(buffer), self.fences.guard(self, buffer, write)
+        slot, guard = self.slot(buffer), self.fences.guard(self, buffer, write, indices)
         parts = [self.expr(i) for i in indices]
+        if len(parts) == 2:
+            first, second = parts
+
+            def at2(env: Env) -> tuple[int, ...]:
+                array, i, j = env[slot], first(env), second(env)
+                if array is None or not (0 <= i < array.shape[0] and 0 <= j < array.shape[1]):
+                    raise outside(buffer, (i, j), array)
+                if guard is not None:
+                    guard(env, (i, j))
+                return i, j
+
+            return at2
 
         def at(env: Env) -> tuple[int, ...]:
             array, where = env[slot], []
@@ -484,12 +494,3 @@ def _digit(e: BinaryOp, a: Eval, by: int) -> Eval:
     if isinstance(e, FloorDiv):
         return lambda env: a(env) // by
     return lambda env: a(env) % by
-
-
-def outside(buffer: Buffer, where: Sequence[Any], array: Any) -> InterpretError:
-    """The error of an access outside the buffer (or of a buffer without memory)."""
-    place = ", ".join(map(str, where))
-    if array is None:
-        return InterpretError(f"buffer {buffer.name} has no memory here (access [{place}])")
-    shape = array.shape[: len(buffer.shape)]
-    return InterpretError(f"{buffer.name}[{place}] is outside the buffer of shape {tuple(shape)}")

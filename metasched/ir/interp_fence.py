@@ -9,17 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
 from metasched.errors import InterpretError
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import show_region
+from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block
 
-if TYPE_CHECKING:
-    from metasched.ir.interp_expr import Env, ExprCompiler
+Env: TypeAlias = list[Any]
+Eval: TypeAlias = Callable[[Env], Any]
+Guard: TypeAlias = Callable[[Env, Sequence[int]], None]
 
-Guard = Callable[[Any, Sequence[int]], None]
+
+class ExprCompiler(Protocol):
+    """What makes the closures of expressions, and keeps them by expression."""
+
+    memo: dict[Expr, Eval]
+
+    def expr(self, e: Expr) -> Eval:
+        """The closure that evaluates `e`."""
 
 
 class Fences:
@@ -51,17 +60,27 @@ class Fences:
         finally:
             self.blocks, compiler.memo = saved, memo
 
-    def guard(self, compiler: ExprCompiler, buffer: Buffer, write: bool) -> Guard | None:
-        """The check of one access, None where nothing is fenced."""
+    def guard(
+        self, compiler: ExprCompiler, buffer: Buffer, write: bool, indices: Sequence[Expr] = ()
+    ) -> Guard | None:
+        """The check of one access, None where nothing is fenced or no index can leave its region.
+
+        Args:
+            indices: of a single element. An index that is, as an expression, the first one of a
+                declared range is in the range, and is not compared each time.
+        """
         blocks = self.blocks[self.depth.get(buffer, 0) :]
         if not blocks:
             return None
         saved, memo = self.blocks, compiler.memo
         self.blocks, compiler.memo = (), {}  # loads in declared regions are not checked
         try:
-            guards = [_guard(compiler, block, buffer, write) for block in blocks]
+            found = [_guard(compiler, block, buffer, write, indices) for block in blocks]
         finally:
             self.blocks, compiler.memo = saved, memo
+        guards = [one for one in found if one is not None]
+        if len(guards) < 2:
+            return guards[0] if guards else None
 
         def check(env: Env, where: Sequence[int]) -> None:
             for one in guards:
@@ -70,15 +89,21 @@ class Fences:
         return check
 
 
-def _guard(compiler: ExprCompiler, block: Block, buffer: Buffer, write: bool) -> Guard:
+def _guard(
+    compiler: ExprCompiler, block: Block, buffer: Buffer, write: bool, indices: Sequence[Expr]
+) -> Guard | None:
     regions = block.writes if write else (*block.reads, *block.writes)
     mine = [r for r in regions if r.buffer is buffer]
-    boxes = [[(compiler.expr(x.min), compiler.expr(x.extent)) for x in r.region] for r in mine]
+    boxes = [_open_sides(compiler, r, indices) for r in mine]
+    if not all(boxes):  # a box without open sides holds every access
+        return None
 
     def check(env: Env, where: Sequence[int]) -> None:
         for box in boxes:
-            pairs = zip(box, where, strict=True)
-            if all(0 <= i - low(env) < extent(env) for (low, extent), i in pairs):
+            for n, low, extent, size in box:
+                if not 0 <= where[n] - low(env) < (extent(env) if size is None else size):
+                    break
+            else:
                 return
         place = ", ".join(map(str, where))
         declared = ", ".join(map(show_region, mine)) or "nothing"
@@ -88,3 +113,25 @@ def _guard(compiler: ExprCompiler, block: Block, buffer: Buffer, write: bool) ->
         )
 
     return check
+
+
+def _open_sides(
+    compiler: ExprCompiler, region: BufferRegion, indices: Sequence[Expr]
+) -> list[tuple[int, Eval, Eval, int | None]]:
+    """The dimensions in which an access may leave a region: number, first element, extent, and
+    the extent where it is constant."""
+    sides = []
+    for n, side in enumerate(region.region):
+        size = as_int(side.extent)
+        if not (indices and indices[n] is side.min and size is not None and size > 0):
+            sides.append((n, compiler.expr(side.min), compiler.expr(side.extent), size))
+    return sides
+
+
+def outside(buffer: Buffer, where: Sequence[Any], array: Any) -> InterpretError:
+    """The error of an access outside the buffer (or of a buffer without memory)."""
+    place = ", ".join(map(str, where))
+    if array is None:
+        return InterpretError(f"buffer {buffer.name} has no memory here (access [{place}])")
+    shape = array.shape[: len(buffer.shape)]
+    return InterpretError(f"{buffer.name}[{place}] is outside the buffer of shape {tuple(shape)}")

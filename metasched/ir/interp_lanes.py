@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from metasched.errors import InterpretError
 from metasched.ir.describe import describe
-from metasched.ir.interp_expr import Env
+from metasched.ir.interp_fence import Env
 from metasched.ir.interp_memory import allocate, declare_view
 from metasched.ir.interp_stmt import Run, StmtCompiler, crosses, launched, side_by_side, waits
 from metasched.ir.stmt import (

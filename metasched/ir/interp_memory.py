@@ -12,7 +12,8 @@ from metasched.errors import InterpretError
 from metasched.ir.buffer import Buffer
 from metasched.ir.describe import show_expr, show_region
 from metasched.ir.expr import Add, Expr, Mul, Sub, Var
-from metasched.ir.interp_expr import Env, ExprCompiler
+from metasched.ir.interp_expr import ExprCompiler
+from metasched.ir.interp_fence import Env
 from metasched.ir.interp_ops import storage, undefined
 from metasched.ir.stmt import MatchBufferRegion
 from metasched.ir.visit import free_vars

@@ -11,7 +11,8 @@ import numpy as np
 from metasched.errors import InterpretError
 from metasched.ir.describe import describe, show_expr
 from metasched.ir.expr import TRUE, Var, as_expr, as_int
-from metasched.ir.interp_expr import Env, Eval, ExprCompiler, outside
+from metasched.ir.interp_expr import ExprCompiler
+from metasched.ir.interp_fence import Env, Eval, outside
 from metasched.ir.interp_memory import allocate, declare_view, match_view
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
@@ -159,7 +160,8 @@ class StmtCompiler(ExprCompiler):
             return lambda env: commit(env, prepare(env))
         value, slot, buffer = self.expr(s.value), self.slot(s.buffer), s.buffer
         watch = self.check_undefined
-        if len(s.indices) == 1 and not watch and not self.fences.blocks:
+        fenced = self.fences.guard(self, buffer, True, s.indices) is not None
+        if len(s.indices) == 1 and not watch and not fenced:
             index = self.expr(s.indices[0])
 
             def store1(env: Env) -> None:

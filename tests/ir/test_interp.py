@@ -566,6 +566,40 @@ def test_check_regions_finds_undeclared_accesses(kind):
     run(writes, x, y)
 
 
+@pytest.mark.parametrize(
+    ("reads", "inside"),
+    [
+        ("A[vi, vj]", True),
+        ("A[vi, 0:8]", True),
+        ("A[vi, vj + 1:8]", False),  # from the second index on
+        ("A[vi + 1, vj]", False),
+        ("A[vi, vj:vj + n]", True),
+        ("A[vi, vj:vj + n - 1]", False),  # no element
+        ("A[vi + 1, vj], A[vi, vj]", True),  # the second of two regions
+        ("A[vi + 1, vj], A[vi, vj + 1]", False),
+    ],
+)
+def test_each_index_is_compared_with_its_range(reads, inside):
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((8, 8), "int32"), B: T.Buffer((8,), "int32"), n: T.int32):
+    for i, j in T.grid(2, 3):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.reads({reads})
+            T.writes(B[vi])
+            B[vi] = A[vi, vj]
+""")
+    for checked in (func, with_kinds(func, {"j": ForKind.VECTORIZED})):
+        arrays = np.arange(64, dtype="int32").reshape(8, 8), np.zeros(8, "int32")
+        if inside:
+            run(checked, *arrays, 1, check_regions=True)
+            assert arrays[1].tolist() == [2, 10, *[0] * 6]
+        else:
+            with pytest.raises(InterpretError, match=r"block B reads A\[0, 0\] outside its decl"):
+                run(checked, *arrays, 1, check_regions=True)
+
+
 def test_loads_in_region_bounds_are_no_accesses_of_a_block():
     """Random machine, case 62010077: a load in the outer declaration is not checked by the inner
     fence, which does not declare I[1]."""
