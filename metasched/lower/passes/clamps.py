@@ -26,7 +26,6 @@ from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
-from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
     GE,
@@ -52,9 +51,9 @@ from metasched.ir.visit import (
     fresh_copy,
     map_body,
     transform_expr,
-    walk_exprs,
     walk_stmts,
 )
+from metasched.lower.passes.data import data_vars, is_data
 from metasched.lower.passes.guards import MAX_COPIED, all_of, sum_of
 
 _STRAIGHT = (ForKind.UNROLLED, ForKind.VECTORIZED)
@@ -64,7 +63,7 @@ Inside = Mapping[Var, int | None]
 
 def version_clamps(func: PrimFunc) -> PrimFunc:
     """for i: S(min(a * i + l, c))  ->  for i: if a * i + l <= c for all l: S(a * i + l) else ..."""
-    return map_body(func, _Versions().statement)
+    return map_body(func, _Versions(data_vars(func)).statement)
 
 
 @dataclass(slots=True)
@@ -72,9 +71,11 @@ class _Versions:
     """Adds the versions, innermost loops first.
 
     Attributes:
+        data: the variables that name elements of memory.
         clamped: the bodies with clamps beside their plain versions.
     """
 
+    data: frozenset[Var]
     clamped: list[Stmt] = field(default_factory=list)
 
     def statement(self, stmt: Stmt) -> Stmt:
@@ -87,7 +88,7 @@ class _Versions:
         inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For | AttrStmt | While)]
         extent = as_int(stmt.extent) if stmt.kind is ForKind.SERIAL else None
         innermost = all(getattr(s, "kind", ForKind.SERIAL) in _STRAIGHT for s in inner)
-        plain = _Plain(stmt.var, extent if innermost else None, self.clamped)
+        plain = _Plain(stmt.var, extent if innermost else None, self.data, self.clamped)
         body = plain.statement(stmt.body, {}, None)
         if not plain.tests or sum(1 for _ in walk_stmts(stmt.body)) > MAX_COPIED:
             return stmt
@@ -104,12 +105,14 @@ class _Plain:
     Attributes:
         loop: the variable of the loop.
         extent: the number of iterations, if choices are decided.
+        data: the variables that name elements of memory.
         clamped: statements that stay as they are.
         tests: sums; the plain version is the same as the body where no sum is positive.
     """
 
     loop: Var
     extent: int | None
+    data: frozenset[Var]
     clamped: list[Stmt]
     tests: list[Linear] = field(default_factory=list)
 
@@ -149,7 +152,7 @@ class _Plain:
 
     def _decided(self, part: Expr, inside: Inside) -> bool | None:
         """The value of a comparison in most iterations, which becomes a test; None if unknown."""
-        if not isinstance(part, Compare) or part.a.dtype is not INT64 or _is_data(part):
+        if not isinstance(part, Compare) or part.a.dtype is not INT64 or is_data(part, self.data):
             return None
         form = linear_address(part.a).plus(linear_address(part.b), -1)
         form = form.scaled(-1) if isinstance(part, (GT, GE)) else form
@@ -185,7 +188,7 @@ class _Plain:
     def _unclamped(self, node: Min | Max, inside: Inside, lane: Var) -> Expr | None:
         """The side of a minimum or maximum that moves with the lanes, if a test of the loop's
         variable says that it is the result."""
-        if node.dtype is not INT64 or _is_data(node):
+        if node.dtype is not INT64 or is_data(node, self.data):
             return None
         moving = [side for side in (node.a, node.b) if lane in free_vars(side)]
         if len(moving) != 1:
@@ -210,7 +213,11 @@ class _Plain:
         return stmt if same else stmt.rebuild(stmts, stmt.exprs)
 
     def _implied(self, part: Expr, inside: Inside) -> bool:
-        if not isinstance(part, (LT, LE, GT, GE)) or part.a.dtype is not INT64 or _is_data(part):
+        if (
+            not isinstance(part, (LT, LE, GT, GE))
+            or part.a.dtype is not INT64
+            or is_data(part, self.data)
+        ):
             return False
         low, high = (part.a, part.b) if isinstance(part, (LT, LE)) else (part.b, part.a)
         form = linear_address(low).plus(linear_address(high), -1)
@@ -244,8 +251,3 @@ def _most(form: Linear, inside: Inside) -> Linear | None:
             return None
         const += factor * int(end)
     return Linear(rest, const)
-
-
-def _is_data(expr: Expr) -> bool:
-    """Whether a value is made of buffer elements, whose arithmetic wraps."""
-    return any(isinstance(n, (BufferLoad, Call)) for n in walk_exprs(expr))

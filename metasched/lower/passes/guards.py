@@ -16,7 +16,7 @@ versions gets two versions itself, up to the loops over tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple
 
 from metasched.arith.affine import linear_address
 from metasched.arith.conditions import conjuncts
@@ -47,19 +47,30 @@ from metasched.ir.visit import (
     walk_exprs,
     walk_stmts,
 )
+from metasched.lower.passes.data import data_vars, is_data
 
 # A loop body of more statements than this is not written twice.
 MAX_COPIED = 48
 _SHORT, _FEW = 64, 16
-Symbols: TypeAlias = frozenset[Var]
-"""The variables of a function that no statement binds: extents that are known at run time."""
+
+
+class Symbols(NamedTuple):
+    """Variables of a function.
+
+    Attributes:
+        unbound: those that no statement binds: extents that are known at run time.
+        data: those that name elements of memory.
+    """
+
+    unbound: frozenset[Var]
+    data: frozenset[Var]
 
 
 def hoist_guards(func: PrimFunc) -> PrimFunc:
     """for i: if c: S  ->  if c: for i: S, and the splits described above."""
     inside = {s.var for s in walk_stmts(func.body) if isinstance(s, For | LetStmt)}
     tests = [s.condition for s in walk_stmts(func.body) if isinstance(s, IfThenElse)]
-    symbols = frozenset().union(*map(free_vars, tests)) - inside
+    symbols = Symbols(frozenset().union(*map(free_vars, tests)) - inside, data_vars(func))
     return map_body(func, lambda body: transform(body, lambda stmt: _statement(stmt, symbols)))
 
 
@@ -119,18 +130,21 @@ def _loop(loop: For, test: IfThenElse, symbols: Symbols) -> Stmt | None:
     parts = conjuncts(test.condition, hints=False)
     if not all(map(_is_plain, parts)):
         return None
+    inside = [p for p in parts if loop.var in free_vars(p)]
+    wraps = any(is_data(p, symbols.data) for p in inside)
     if test.orelse is not None:
-        if loop.var in free_vars(test.condition):
+        if inside:
+            if wraps:
+                return None
             cut = _cut(loop, parts, test.then, test.orelse)
             return _versions(loop, parts, test, symbols) if cut is None else cut
         branches = [evolve(loop, body=test.then), _fresh(evolve(loop, body=test.orelse))]
         then, orelse = (_again(branch, symbols) for branch in branches)
         return IfThenElse(test.condition, then, orelse)
     outside = [p for p in parts if loop.var not in free_vars(p)]
-    inside = [p for p in parts if loop.var in free_vars(p)]
     body = test.then
     if inside:
-        split = _split(loop, inside, body, symbols)
+        split = None if wraps else _split(loop, inside, body, symbols)
         if split is None and not outside:
             return None
         result = split if split is not None else evolve(loop, body=_guard(all_of(inside), body))
@@ -162,7 +176,7 @@ def _split(loop: For, inside: list[Expr], body: Stmt, symbols: Symbols) -> Stmt 
 
 def _has_symbols(condition: Expr, symbols: Symbols) -> bool:
     """Whether a condition compares with an extent that is known at run time only."""
-    return not symbols.isdisjoint(free_vars(condition))
+    return not symbols.unbound.isdisjoint(free_vars(condition))
 
 
 def _again(stmt: Stmt, symbols: Symbols) -> Stmt:
