@@ -29,7 +29,8 @@ def run_time_extents(func: PrimFunc) -> tuple[Var, ...]:
 def with_sizes(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     """The function with representative sizes, by the names of its run-time extents.
 
-    Sizes that the function has already stay where `sizes` does not name them.
+    Sizes that the function has already stay where `sizes` does not name them. Strides need no
+    numbers: see `with_strides`.
 
     Raises MetaschedError for a name that is no run-time extent, a number below 1, or an extent
     without a number.
@@ -55,8 +56,53 @@ def with_sizes_each(funcs: Mapping[str, PrimFunc], sizes: Mapping[str, int]) -> 
     return {name: _sized(name, func, own[name], sizes) for name, func in funcs.items()}
 
 
+def with_strides(func: PrimFunc, sizes: Mapping[str, int], gap: int = 0) -> dict[str, int]:
+    """The sizes, with a number for each run-time stride that they do not name.
+
+    A stride is a variable that is no extent. It gets the smallest number with which no two elements
+    of a parameter share an address.
+
+    Args:
+        func: the function.
+        sizes: numbers by the names of run-time extents.
+        gap: elements that are left free beside a row.
+    """
+    strides = run_time_strides(func)
+    known = {v: as_expr(sizes[v.name], v.dtype) for v in run_time_extents(func) if v.name in sizes}
+    for _ in strides:
+        for buffer in func.buffers:
+            known |= _compact(buffer, known, strides.difference(sizes), gap)
+    added = {v.name: as_int(known[v]) for v in known if v.name not in sizes}
+    return {**sizes, **{name: value for name, value in added.items() if value is not None}}
+
+
+def run_time_strides(func: PrimFunc) -> frozenset[str]:
+    """The names of the variables in the strides of a function's parameters that are no extents."""
+    extents = {v for b in func.buffers for e in b.shape for v in free_vars(e)}
+    return frozenset(v.name for v in run_time_extents(func) if v not in extents)
+
+
+def _compact(buffer: Buffer, known: Values, strides: frozenset[str], gap: int) -> Values:
+    """A number for each stride of a buffer that has none, or one too small; `strides`: names of the
+    variables that may change."""
+    found: dict[Var, Expr] = {}
+    free, row = [], 1
+    for stride, extent in zip(buffer.strides, buffer.shape, strict=bool(buffer.strides)):
+        count = size_of(extent, known)
+        if count is None:
+            return {}
+        if isinstance(stride, Var) and stride.name in strides:
+            free.append((stride, count))
+        else:
+            row = max(row, (size_of(stride, known) or 1) * count)
+    for stride, count in reversed(free):
+        least = max(row if row == 1 else row + gap, size_of(stride, {**known, **found}) or 1)
+        found[stride], row = as_expr(least, stride.dtype), least * count
+    return found
+
+
 def _sized(label: str, func: PrimFunc, names: list[str], sizes: Mapping[str, int]) -> PrimFunc:
-    whole = {**func.attrs.get(SIZES, {}), **sizes}
+    whole = with_strides(func, {**func.attrs.get(SIZES, {}), **sizes})
     lacking = [name for name in names if name not in whole]
     if lacking:
         several = len(lacking) > 1

@@ -2,7 +2,8 @@
 
 A candidate is timed at the representative sizes (`analysis.sizes`). Before, it runs at about seven
 other sizes: at 1, 2, primes, and one more and one less than a multiple of all usual tiles. The
-expected results come from the program as written, compiled serially. A size at which the program
+expected results come from the program as written, compiled serially. Rows have gaps of 0 to 5
+elements if their stride is known at run time only. A size at which the program
 as written cannot run is left out: extents that are separate parameters may depend on each other
 (the rows of a sparse matrix, and its row offsets).
 """
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from metasched.analysis.flops import flops
-from metasched.analysis.sizes import at_sizes, run_time_extents
+from metasched.analysis.sizes import at_sizes, run_time_extents, run_time_strides, with_strides
 from metasched.errors import warn
 from metasched.ir.expr import as_expr, as_int
 from metasched.ir.func import PrimFunc
@@ -33,28 +34,31 @@ _MOST = 2e8  # operations of one check, unless the representative sizes need mor
 
 def other_sizes(func: PrimFunc, sizes: Mapping[str, int]) -> list[dict[str, int]]:
     """The sizes at which the candidates of a function are checked, by names of extents."""
+    strides = run_time_strides(func)
     names = [v.name for v in run_time_extents(func)]
     if not names or any(name not in sizes for name in names):
         return []
+    names = [name for name in names if name not in strides]
     most = max(_MOST, flops(twin(func, sizes)))
-    found = [dict.fromkeys(names, 1)]
-    for row in range(len(LARGE)):
+    found = [with_strides(func, dict.fromkeys(names, 1))]
+    for row in range(len(LARGE) if names else 2):
         chosen = {}
         for place, name in enumerate(names):
             size = sizes[name]
             small = (1, 2, size - 1, size + 1, 3, 5)
             chosen[name] = max(1, (LARGE if size > max(LARGE) else small)[(row + place) % 6])
-        while flops(twin(func, chosen)) > most and max(chosen.values()) > 2:
+        while max(chosen.values(), default=0) > 2 and flops(twin(func, chosen)) > most:
             chosen = {
                 name: value // 2 | 1 if value > 2 else value for name, value in chosen.items()
             }
-        found.append(chosen)
+        found.append(with_strides(func, chosen, gap=row))
     return [one for n, one in enumerate(found) if _exists(func, one) and one not in found[:n]]
 
 
 def twin(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     """The function for these sizes, by names of extents."""
-    extents = {v: as_expr(sizes[v.name], v.dtype) for v in run_time_extents(func)}
+    named = with_strides(func, sizes)
+    extents = {v: as_expr(named[v.name], v.dtype) for v in run_time_extents(func)}
     return at_sizes(func, extents)
 
 
