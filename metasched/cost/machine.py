@@ -193,10 +193,11 @@ def _lanes(nest: Nest, machine: MachineModel) -> int:
 
 def work_of(nests: list[Nest], machine: MachineModel) -> float:
     """The cycles of one core for the arithmetic alone."""
-    return sum(
-        n.products[-1] * _operations(n.store, machine) / (machine.pipes * _lanes(n, machine))
-        for n in nests
-    )
+    total = 0.0
+    for n in nests:
+        operations = n.products[-1] * n.store.notes.share * _operations(n.store, machine)
+        total += operations / (machine.pipes * _lanes(n, machine))
+    return total
 
 
 def _cost(nest: Nest, machine: MachineModel) -> _Cost:
@@ -211,7 +212,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     ran, partial = guard_fraction(tests, inner), 0.0
     if tests:
         partial = 1.0 - guard_fraction(tests, inner, whole=True) / max(ran, 1e-9)
-    ran *= nest.skipped()
+    ran *= nest.skipped() * nest.store.notes.share
     trips *= ran
     steps = machine.loop_step * trips if block.depth < len(order) else 0.0
     tasks = 1
@@ -307,8 +308,8 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     latency = 0.0
     if reducing and (chain > 1 or held > 1):
         latency = machine.latency * chain * _one_by_one(nest, last, depth, instructions)
-    elif not fold and _repeats(nest, depth):
-        latency = machine.latency * _operations(nest.store, machine)
+    elif not fold:
+        latency = machine.latency * _waits(nest, depth)
     arithmetic = max(instructions / machine.pipes, latency, 1 / machine.pipes)
     spilt = max(0.0, accumulators - machine.registers + 2)
     split /= max(loads, 1.0)
@@ -354,13 +355,13 @@ def _conversion(store: Store, access: Footprint) -> float:
     return CONVERT.get(str(kind), 1.0)
 
 
-def _repeats(nest: Nest, depth: int) -> bool:
-    """Whether each iteration around the block reads what the iteration before has stored."""
+def _waits(nest: Nest, depth: int) -> float:
+    """How many sums one iteration around the block needs from what the iteration before stored."""
     if depth >= len(nest.order):
-        return False
+        return 0.0
     index, store = nest.order[depth].index, nest.store
     moved = {d for d, stride in enumerate(store.accesses[0].dims) if index in stride}
-    return any(dims <= moved for dims in store.facts.neighbours)
+    return max((path for dims, path in store.facts.neighbours if dims <= moved), default=0.0)
 
 
 def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> float:

@@ -44,12 +44,14 @@ class Notes(NamedTuple):
         fold: vector lanes of partial results of a reduction along memory, 0 for none.
         ahead: how many elements ahead a prefetch requests the loads, 0 for no prefetch.
         tests: conditions around the store.
+        share: of the iterations; a store in one of two branches runs in half of them.
     """
 
     unroll: int = 0
     fold: int = 0
     ahead: int = 0
     tests: tuple[Condition, ...] = ()
+    share: float = 1.0
 
 
 @dataclass(slots=True)
@@ -74,7 +76,8 @@ class StoreFacts:
         scalars: the operations on scalars in a store of a vector.
         lanes: the lanes of the stored vector.
         neighbours: for each read of the stored buffer at a constant distance from the store, the
-            dimensions in which the two differ.
+            dimensions in which the two differ, and how many sums of floats take as long as the
+            operations from the read to the store.
     """
 
     counts: tuple[int, ...]
@@ -83,7 +86,7 @@ class StoreFacts:
     instructions: tuple[tuple[HardwareOp, frozenset[Buffer]], ...] = ()
     scalars: int = 0
     lanes: int = 1
-    neighbours: tuple[frozenset[int], ...] = ()
+    neighbours: tuple[tuple[frozenset[int], float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -165,6 +168,9 @@ class _Walker:
             tests = conditions(stmt.condition, self.bound)  # type: ignore[attr-defined]
             notes = notes._replace(tests=(*notes.tests, *tests))
             self.visit(stmt.then, loops, notes)  # type: ignore[attr-defined]
+        elif kind is IfThenElse:
+            for branch in stmt.stmts:
+                self.visit(branch, loops, notes._replace(share=notes.share / 2))
         else:
             for below in stmt.stmts:
                 self.visit(below, loops, notes)
@@ -321,10 +327,11 @@ def _facts_of(store: BufferStore) -> StoreFacts:
         other = value.args[2]
         if isinstance(other, (ir.IntImm, ir.FloatImm)) and other.value == 0:
             inside = value.args[0]
-    near = (_apart(store.indices, at) for b, at, _ in accesses[1:] if b is store.buffer)
+    reads = [read for read in loads_of(store.value) if read.buffer is store.buffer]
+    near = [(_apart(store.indices, r.indices), _path(store.value, r) or 0.0) for r in reads]
     return StoreFacts(
         tuple(c * lanes for c in counts), tuple(accesses), inside, called, scalars, lanes,
-        tuple(dims for dims in near if dims),
+        tuple(found for found in near if found[0]),
     )  # fmt: skip
 
 
@@ -335,6 +342,20 @@ def _apart(here: Sequence[Expr], there: Sequence[Expr]) -> frozenset[int]:
     if any(gap.terms for gap in gaps):
         return frozenset()
     return frozenset(d for d, gap in enumerate(gaps) if gap.const)
+
+
+def _path(value: Expr, read: Expr) -> float | None:
+    """The time of the operations from a read to a value, in sums of floats; None where the value
+    does not depend on the read."""
+    if value is read:
+        return 0.0
+    parts, slot = list(value.children), _slot(value)
+    product = _product_of(value) if type(value) is ir.Add or type(value) is ir.Sub else None
+    if product is not None:  # one multiply-add
+        parts.remove(product)
+        parts += product.children
+    below = [path for path in (_path(part, read) for part in parts) if path is not None]
+    return max(below) + (_LATENCY[slot] if slot is not None else 0.0) if below else None
 
 
 def _opaque_facts(block: Block) -> StoreFacts:
@@ -394,6 +415,9 @@ def _product_of(expr: Expr) -> Expr | None:
     return None
 
 
+_LATENCY = (1.0, 1.0, 1.0, 3.0, 0.5, 6.0, 1.0, 1.0, 0.25, 0.75, 5.0, 0.25, 6.0, 1.0, 0.25, 0.25)
+"""How many sums of floats take as long as one operation of each counter: integers need one cycle
+for most operations."""
 _BINARY: dict[type[Expr], int] = {
     ir.Add: 1, ir.Sub: 1, ir.Mul: 2, ir.Div: 3, ir.Mod: 3, ir.FloorDiv: 3, ir.FloorMod: 3,
     ir.Min: 4, ir.Max: 4,

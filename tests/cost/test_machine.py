@@ -9,7 +9,7 @@ import pytest
 from cost.tiled import Matmul, block, nest, sample
 
 from metasched.analysis.block import FOLD
-from metasched.cost.features import FEATURE_NAMES, _rows, features
+from metasched.cost.features import FEATURE_NAMES, _rows, features, work
 from metasched.cost.machine import MACHINE_FEATURES, machine_features
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import LT, TRUE, Var, as_expr, compare
@@ -230,6 +230,47 @@ def rows_of(distance: int):
 def test_only_results_of_the_iteration_before_are_waited_for():
     waits, updates = machine(rows_of(1)), machine(rows_of(0))
     assert waits["compute"] == pytest.approx(updates["compute"] + 3.0, abs=0.02)  # 4 for 1/2 cycle
+
+
+def table(value: str, kind: str = "int32"):
+    """Rows of a table, each element computed from three neighbours."""
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((65, 65), "{kind}"), B: T.Buffer((64, 64), "{kind}")):
+    for i, j in T.grid(64, 64):
+        with T.block("A"):
+            vi = T.axis.opaque(64, i)
+            vj = T.axis.opaque(64, j)
+            {value}
+"""
+    return parse(text)
+
+
+def test_a_wait_is_as_long_as_the_operations_on_the_way():
+    add, larger = "A[vi + 1, vj] + B[vi, vj]", "T.max(A[vi + 1, vj], A[vi, vj + 1] + B[vi, vj] * 3)"
+
+    def compute(value, kind="int32"):
+        sums = work(table(f"A[vi + 1, vj + 1] = {add}", kind), TARGET)
+        mod = table(f"A[vi + 1, vj + 1] = {value}", kind)
+        values = features(mod, TARGET, sums)[FEATURE_NAMES.index("machine.compute")]
+        return 2.0 ** float(values)
+
+    floats = compute(add, "float32")
+    assert floats == pytest.approx(2 * compute(larger, "float32"), rel=0.01)
+    assert compute("A[vi + 1, vj] * B[vi, vj] + B[vi, vj]", "float32") == floats  # a multiply-add
+    assert compute(f"{add} + A[vi, vj]", "float32") == pytest.approx(2 * floats, rel=0.01)
+    assert floats == pytest.approx(4 * compute(add), rel=0.01)  # integers need one cycle
+
+
+def test_one_of_two_branches_runs():
+    store = "A[vi + 1, vj + 1] = B[vi, vj]"
+    half = table(f"""if B[vi, vj] < 3:
+                {store} + 1
+            else:
+                {store} - 1""")
+    for what in ("compute", "loads", "loop_steps"):
+        one, both = machine(table(f"{store} + 1")), machine(half)
+        assert one[what] == pytest.approx(both[what], abs=0.01), what
 
 
 def products(lanes: int):
