@@ -7,6 +7,7 @@ from metasched.lower.passes.align import align_addressed
 from metasched.lower.passes.allocation import place_allocations
 from metasched.lower.passes.blocks import convert_blocks
 from metasched.lower.passes.canonicalize import canonicalize_loops
+from metasched.lower.passes.choose import choose_values
 from metasched.lower.passes.clamps import version_clamps
 from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guards import hoist_guards
@@ -44,6 +45,7 @@ _CPU = Pipeline(
         (skip_zeros, "needs blocks: their iterators say where a stage holds zeros"),
         (insert_prefetches, "needs blocks, which carry the annotation; comes after `skip_zeros`, "
          "which expects blocks that hold only a sum"),
+        (choose_values, "needs an index for each dimension, and the iterators' domains"),
         (convert_blocks, "from here on there are loops, tests and statements only"),
         (place_allocations, "needs an index for each dimension, to compute the boxes touched"),
     ),

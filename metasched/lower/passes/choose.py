@@ -1,0 +1,90 @@
+"""A choice between two values replaces a branch around two stores to one place.
+
+    if c: A[i] = x else: A[i] = y  ->  A[i] = Select(c, x, y)
+
+A branch that depends on data is mispredicted. LLVM keeps a branch that loads: the load might fail
+in the other case. Here every load is proved to stay in its buffer. Branches with much work stay,
+and branches that call or divide.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from metasched.arith.affine import interval
+from metasched.arith.bounds import EVERYTHING, Interval
+from metasched.ir import expr as ir
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import Expr, Select, Var, as_int
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, BufferStore, For, IfThenElse, Stmt
+from metasched.ir.visit import free_vars, map_body, transform, walk_exprs, walk_stmts
+
+MOST = 16
+"""The most operations and loads of the two values together, without those of their indices."""
+_CHECKED = (ir.Div, ir.Mod, ir.FloorDiv, ir.FloorMod)
+
+
+def choose_values(func: PrimFunc) -> PrimFunc:
+    """if c: A[i] = x else: A[i] = y  ->  A[i] = Select(c, x, y)."""
+    ranges = _ranges(func.body)
+    return map_body(func, lambda body: transform(body, partial(_chosen, ranges)))
+
+
+def _ranges(body: Stmt) -> dict[Var, Interval]:
+    """The values of loop variables and iterators."""
+    found: dict[Var, Interval] = {}
+
+    def enter(var: Var, least: Expr, extent: Expr) -> None:
+        known = {v: found.get(v, EVERYTHING) for e in (least, extent) for v in free_vars(e)}
+        low, high = interval(least, known)
+        found[var] = low, high + interval(extent, known)[1] - 1
+
+    for stmt in walk_stmts(body):  # outer loops come first
+        if isinstance(stmt, For):
+            enter(stmt.var, stmt.min, stmt.extent)
+        elif isinstance(stmt, Block):
+            for each in stmt.iter_vars:
+                enter(each.var, each.dom.min, each.dom.extent)
+    return found
+
+
+def _chosen(ranges: dict[Var, Interval], stmt: Stmt) -> Stmt | None:
+    if not isinstance(stmt, IfThenElse):
+        return None
+    then, orelse = stmt.then, stmt.orelse
+    if not isinstance(then, BufferStore) or not isinstance(orelse, BufferStore):
+        return None
+    if then.buffer is not orelse.buffer or then.indices != orelse.indices:
+        return None
+    if then.predicate is not None or orelse.predicate is not None:
+        return None
+    if stmt.condition.dtype.lanes > 1 or then.value.dtype.lanes > 1:
+        return None
+    values = then.value, orelse.value
+    if sum(map(_work, values)) > MOST or not all(_is_safe(value, ranges) for value in values):
+        return None
+    return BufferStore(then.buffer, Select(stmt.condition, *values), then.indices)
+
+
+def _work(value: Expr) -> int:
+    """The operations and loads of a value."""
+    own = isinstance(value, BufferLoad | ir.BinaryOp | Select | Call)
+    parts = () if isinstance(value, BufferLoad) else value.children
+    return own + sum(map(_work, parts))
+
+
+def _is_safe(value: Expr, ranges: dict[Var, Interval]) -> bool:
+    """Whether a value may be computed where it is not used."""
+    for part in walk_exprs(value):
+        if isinstance(part, Call) or (isinstance(part, _CHECKED) and not part.dtype.is_float):
+            return False
+        if isinstance(part, BufferLoad) and not all(
+            low >= 0 and high < (as_int(extent) or 0)
+            for extent, (low, high) in zip(
+                part.buffer.shape, [interval(i, ranges) for i in part.indices], strict=True
+            )
+        ):
+            return False
+    return True
