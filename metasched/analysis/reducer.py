@@ -235,7 +235,7 @@ def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
     kinds: list[type[BinaryOp]] = []
     rhs: list[Expr] = []
     for value, load, start in zip(values, lhs, identity, strict=True):
-        found = _single(value, load)
+        found = operand_of(value, load)
         if found is None or _reads_any(found[1], own):
             return None
         if not identity_holds(_SINGLE[found[0]], start):
@@ -250,11 +250,11 @@ def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
     return name, tuple(rhs), combine
 
 
-def _single(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
+def operand_of(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
     """(operator, rest) of `load op rest`, where the load may also stand deeper in a chain of one
     operator."""
     if isinstance(value, Sub):
-        inner = _single(value.a, load) if value.a is not load else (Add, as_expr(0, value.dtype))
+        inner = operand_of(value.a, load) if value.a is not load else (Add, as_expr(0, value.dtype))
         if inner is None or inner[0] is not Add:
             return None
         return Add, sub(inner[1], value.b)
@@ -266,7 +266,7 @@ def _single(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
             return kind, other
     for mine, other in ((value.a, value.b), (value.b, value.a)):
         if type(mine) is kind:
-            below = _single(mine, load)
+            below = operand_of(mine, load)
             if below is not None and below[0] is kind:
                 return kind, kind(below[1], other)
     return None

@@ -15,7 +15,7 @@ from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError, warn
 from metasched.ir.expr import Var
 from metasched.ir.stmt import BlockToken, ForKind
-from metasched.schedule.primitives.enclose import blocks_outside
+from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.generate import Source
@@ -51,7 +51,7 @@ def vectors_and_threads(func: Source, target: Target) -> Trace:
 
 def _function(sch: Schedule, name: str, func: str | None, target: Target) -> None:
     jobs = target.num_cores * JOBS_PER_CORE
-    if blocks_outside(sch.mod[name].root.body):
+    if stores_outside(sch.mod[name].root.body):
         sch.enclose(sch.get_block(sch.mod[name].root.name, func))
     tried: set[Var] = set()
 

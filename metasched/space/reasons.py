@@ -23,7 +23,7 @@ from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import BufferStore, ForKind, IterKind
 from metasched.ir.visit import free_vars
-from metasched.schedule.primitives.enclose import blocks_outside
+from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.primitives.privatize_reduction import update_of
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
@@ -46,7 +46,7 @@ def reasons(source: Schedule, spaces: Sequence[Schedule]) -> list[str]:
     for name, func in source.mod.functions.items():
         if not func.is_schedulable:
             continue
-        plain = spaces and blocks_outside(func.root.body)  # spaces put such statements into blocks
+        plain = spaces and stores_outside(func.root.body)  # spaces put such statements into blocks
         root = spaces[-1].mod[name].root if plain else func.root
         for child in Scope.of(root).realizes:
             if is_leaf(child.block) is None and child.loops and steps(child.loops[0]) >= SMALL:

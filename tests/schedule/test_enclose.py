@@ -85,8 +85,8 @@ def test_each_statement_gets_a_block() -> None:
     made = sch.enclose("root")
     assert names(sch, made) == ["S", "C", "S_1", "C_1"]
     kinds = [[v.kind for v in sch.get(block).iter_vars] for block in made]
-    spatial, opaque = IterKind.SPATIAL, IterKind.OPAQUE
-    assert kinds == [[spatial], [spatial, spatial], [spatial, opaque], []]  # S adds a variable x
+    spatial = IterKind.SPATIAL
+    assert kinds == [[spatial], [spatial, spatial], [spatial, IterKind.REDUCE], []]
     check_transform(loops, sch, "enclose")
 
 

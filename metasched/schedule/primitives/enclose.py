@@ -6,13 +6,15 @@ from collections.abc import Collection, Sequence
 
 from metasched.analysis.access import SHUFFLED
 from metasched.analysis.closing import closed_body
+from metasched.analysis.continues import without_continue
 from metasched.analysis.exchange import commuting_update
 from metasched.analysis.scope import collect
+from metasched.analysis.updates import Updates
 from metasched.arith.affine import linear
 from metasched.arith.linear import Linear
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, Range
 from metasched.ir.expr import TRUE, Expr
 from metasched.ir.stmt import (
     Allocate,
@@ -48,14 +50,19 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
     where they are; a condition, a variable, a `while` or a `for` with a break goes into the block
-    with the stores below it if no other `for` stands there. The iterators of the new blocks are the
-    loops whose variables the statements mention: spatial where different iterations are proved to
-    write different elements, reduce where they combine values in any order, otherwise opaque. Any
-    order is right for integers, minima and maxima, and for other floats under `tir.fast_math` with
-    `reassoc`. Each new block has the name of a buffer that it writes. Memory of constant size that
-    is allocated between loops becomes a buffer of `block`, but not below parallel loops and
-    vectors. Statements that leave a loop around them or call foreign code stay as they are. Returns
-    the new blocks.
+    with the stores below it if no other `for` stands there. The statements below `if c: continue`
+    become the other branch of the condition. An update in a condition, whose loops may run in any
+    order, becomes an update by a choice: `S = S + T.Select(c, x, 0)`.
+
+    The iterators of the new blocks are the loops whose variables the statements mention: spatial
+    where different iterations are proved to write different elements, reduce where they combine
+    values in any order, otherwise opaque. Any order is right for integers, minima and maxima, and
+    for other floats under `tir.fast_math` with `reassoc`.
+
+    Each new block has the name of a buffer that it writes. Memory of constant size that is
+    allocated between loops becomes a buffer of `block`, but not below parallel loops and vectors.
+    Statements that leave a loop around them or call foreign code stay as they are. Returns the new
+    blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -64,8 +71,10 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    whole = transform(realize.block.body, _with_groups)
-    made = blocks_outside(whole)
+    liberties = state.func_of(realize)[1].liberties
+    apart = _with_updates(without_continue(realize.block.body), Updates({}, liberties))
+    whole = transform(apart, _with_groups)
+    made = _blocks_outside(whole)
     if not made:
         raise state.error(
             "nothing-outside",
@@ -82,15 +91,34 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     between = _allocated(whole, made)
     body = closed_body(transform(whole, enclosed))
-    reassociated = "reassoc" in state.func_of(realize)[1].liberties
-    body = _with_reductions(body, {one.token for one in named}, reassociated)
+    body = _with_reductions(body, {one.token for one in named}, "reassoc" in liberties)
     new = evolve(realize.block, body=body, alloc_buffers=(*realize.block.alloc_buffers, *between))
     state.commit(edit.replace(realize, evolve(realize, block=new)))
     return [state.new_block(one.token) for one in named]
 
 
-def blocks_outside(body: Stmt) -> dict[Stmt, Block]:
-    """The blocks that `enclose` makes, by statement; none for statements that use pointers."""
+def _with_updates(stmt: Stmt, updates: Updates) -> Stmt:
+    """The statements outside of blocks, with updates that loops run in any order as stores."""
+    if isinstance(stmt, BlockRealize):
+        return stmt
+    if _single(stmt) and _straight(stmt):
+        return updates.apart(stmt)
+    if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
+        return stmt
+    if isinstance(stmt, For):
+        updates = updates.inside(stmt.var, Range(stmt.min, stmt.extent))
+    parts = [_with_updates(part, updates) for part in stmt.stmts]
+    same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
+    return stmt if same else stmt.rebuild(parts, stmt.exprs)
+
+
+def stores_outside(body: Stmt) -> bool:
+    """Whether `enclose` finds statements outside of the blocks in the body of a block."""
+    return bool(_blocks_outside(without_continue(body)))
+
+
+def _blocks_outside(body: Stmt) -> dict[Stmt, Block]:
+    """The blocks around statements, by statement; none for statements that use pointers."""
     made: dict[Stmt, Block] = {}
     for stmt in _stores_outside(body):
         try:
@@ -104,12 +132,16 @@ def _stores_outside(stmt: Stmt) -> list[Stmt]:
     """The largest statements that hold stores, but no loops and blocks, in program order."""
     if isinstance(stmt, BlockRealize):
         return []
-    single = not isinstance(stmt, SeqStmt) or _fill(stmt.items)
-    if single and _straight(stmt):
+    if _single(stmt) and _straight(stmt):
         return [stmt] if any(isinstance(s, BufferStore) for s in walk_stmts(stmt)) else []
     if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
         return []
     return [found for part in stmt.stmts for found in _stores_outside(part)]
+
+
+def _single(stmt: Stmt) -> bool:
+    """Whether the stores of a statement share a block."""
+    return not isinstance(stmt, SeqStmt) or _fill(stmt.items)
 
 
 def _straight(stmt: Stmt, inside: bool = False) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metasched.schedule.handles import BlockRV
-from metasched.schedule.primitives.enclose import blocks_outside
+from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.schedule import Schedule
 
 
@@ -22,6 +22,6 @@ class EncloseStatements:
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         realize = sch.state.block(block)
-        if sch.state.parent(realize) is None and blocks_outside(realize.block.body):
+        if sch.state.parent(realize) is None and stores_outside(realize.block.body):
             sch.enclose(block)
         return [sch]
