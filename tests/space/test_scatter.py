@@ -108,6 +108,20 @@ def check_sums(func, space, form):
         np.testing.assert_array_equal(out, want)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "words", "copied"),
+    [("int32", "", True), ("float32", "reassoc", True), ("float32", "", False)],
+)
+def test_plain_loops_keep_the_order_of_sums_of_floats(dtype, words, copied):
+    _, found = spaces(
+        f'@T.prim_func\ndef f(N: T.Buffer((3000,), "int32"), X: T.Buffer((3000,), "{dtype}"),\n'
+        f'      S: T.Buffer((10,), "{dtype}")):\n'
+        f'    T.func_attr({{"tir.fast_math": "{words}"}})\n'
+        "    for i in range(3000):\n        S[N[i]] += X[i]\n"
+    )
+    assert any("privatize_update" in steps(space) for space in found) == copied
+
+
 def test_other_updates_are_left_alone():
     plain = ADD.format(kind="reduce").replace("O[N[vi], vj]", "O[vi % 100, vj]")
     _, found = spaces(plain)

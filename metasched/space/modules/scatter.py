@@ -1,8 +1,9 @@
 """scatter: spread histograms and scatter-adds, whose indices are read from memory, over the cores.
 
 There are two ways. If the result is small beside the input, each core updates its own copy
-(`privatize_update`). If an update writes several columns side by side, the columns become vector
-lanes. The loop over the indices goes inside a tile of columns.
+(`privatize_update`), unless the order of sums of floats matters. If an update writes several
+columns side by side, the columns become vector lanes. The loop over the indices goes inside a tile
+of columns.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from math import prod
 
 from metasched.analysis.block import TILED, is_leaf
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Expr, Var, as_int
-from metasched.ir.stmt import Block, BufferStore, LetStmt
+from metasched.ir.expr import Expr, Max, Min, Var, as_int
+from metasched.ir.stmt import Block, BufferStore, IterKind, LetStmt
 from metasched.ir.visit import free_vars, loads_of, substitute, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
@@ -51,7 +52,8 @@ class Scatter:
         if not found or not untouched(sch.state.scope(realize).child(realize.block.token)):
             return [sch]
         ways: list[Callable[[Schedule], object]] = []
-        if self._counts(realize.block, found):
+        liberties = sch.state.func_of(realize)[1].liberties
+        if self._counts(realize.block, found) and _any_order(realize.block, found, liberties):
             ways.append(lambda variant: self._in_copies(variant, block, found))
         if vector_iter(realize.block) is not None:
             ways.append(lambda variant: self._in_columns(variant, block))
@@ -89,6 +91,15 @@ class Scatter:
         beside, vector = sch.split(inside, [None, lanes])
         sch.reorder(tile, *[a.loop for a in every if a is not column], beside, vector)
         sch.vectorize(vector)
+
+
+def _any_order(block: Block, found: list[int], liberties: tuple[str, ...]) -> bool:
+    """Whether the updates may be combined in another order: numbers that round are not, in loops
+    without a word on their order."""
+    stores = [s for s in walk_stmts(block.body) if isinstance(s, BufferStore)]
+    exact = all(s.buffer.dtype.is_int or isinstance(s.value, (Max, Min)) for s in stores)
+    opaque = any(block.iter_vars[n].kind is IterKind.OPAQUE for n in found)
+    return exact or not opaque or "reassoc" in liberties
 
 
 def scattered(block: Block) -> list[int]:
