@@ -155,6 +155,16 @@ def match_choice(values: Values, lhs: Values, at: int) -> tuple[Choice, Values] 
     return Choice(at, test, second), (index, new) if at == 1 else (new, index)
 
 
+def match_extreme(value: Expr, load: Expr) -> tuple[Test, Expr] | None:
+    """The comparison by which an update takes a better value, and never a NaN, and this value; None
+    for other updates."""
+    picked = _pick(value, load)
+    if picked is None or picked[0]:
+        return None
+    found = _test(picked[1], False, load, (load, load))
+    return found if found is not None and found[1] is picked[2] else None
+
+
 def _direction(test: Test) -> bool:
     return test.compare in (GT, GE)
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 from typing import TypeAlias
 
-from metasched.analysis.choice import Choice, Values, match_choice
+from metasched.analysis.choice import Choice, Test, Values, match_choice, match_extreme
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import (
     Add,
@@ -189,6 +189,17 @@ def choice_of(stores: Sequence[BufferStore]) -> tuple[Choice, Values] | None:
         if found is not None and not any(_reads_any(e, own) for e in found[1]):
             return found
     return None
+
+
+def extreme_of(stores: Sequence[BufferStore]) -> tuple[Test, Expr] | None:
+    """The comparison by which one store keeps the largest or smallest float, and the new value;
+    None for other stores. NaN changes nothing, and of equal zeros the order decides."""
+    if len(stores) != 1 or stores[0].buffer.dtype not in ("float32", "float64"):
+        return None
+    found = match_extreme(stores[0].value, _own(stores[0]))
+    if found is None or _reads_any(found[1], {stores[0].buffer.data}):
+        return None
+    return found if found[0].by_index is None else None
 
 
 def updates_of(stmt: Stmt) -> list[BufferStore] | None:

@@ -92,3 +92,64 @@ def test_without_nan_nothing_is_summed():
         index, best = np.ones(4, "int32"), np.zeros(4, "float32")
         build(sch, target="native")(values, index, best)
         assert index.tolist() == [0, 0, 0, 0] and (best == np.inf).all()
+
+
+LOOPS = """
+@T.prim_func
+def f(V: T.Buffer((4, {n}), "{dtype}"), M: T.Buffer((4,), "{dtype}"), N: T.Buffer((4,), "int32")):
+    for i in range(4):
+        for k in range(3, {n}):
+            {update}
+"""
+PLAIN = {
+    "larger": "if V[i, k] > M[i]:\n                M[i] = V[i, k]",
+    "as large": "if M[i] <= V[i, k]:\n                M[i] = V[i, k]",
+    "smaller": "if V[i, k] < M[i]:\n                M[i] = V[i, k]",
+    "named": "x = V[i, k] * 2\n            if x > M[i]:\n                M[i] = x",
+    "chosen": "M[i] = T.Select(V[i, k] > M[i], V[i, k], M[i])",
+    "pair": "if V[i, k] >= M[i]:\n                M[i] = V[i, k]\n                N[i] = k",
+}
+
+
+@pytest.mark.parametrize("form", PLAIN)
+@pytest.mark.parametrize(("n", "dtype"), [(19, "float32"), (43, "float64"), (11, "float32")])
+def test_plain_loops_keep_the_bits_of_their_order(form, n, dtype):
+    """Of equal zeros the order decides the sign, and NaN changes nothing."""
+    func = parse(LOOPS.format(n=n, dtype=dtype, update=PLAIN[form]))
+    sch = Schedule(func)
+    (made,) = sch.enclose("root")
+    sch.annotate(made, "pragma_fold_lanes", 8)
+    assert "best" in lower(sch.func, NATIVE).script()
+    kernel = build(sch, target="native")
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.data())
+    def check(data):
+        allowed = data.draw(st.lists(st.sampled_from(ODD), min_size=1, max_size=4))
+        cells = st.lists(st.sampled_from(allowed), min_size=4 * n, max_size=4 * n)
+        values = np.array(data.draw(cells), dtype).reshape(4, n)
+        start = np.array(data.draw(st.lists(st.sampled_from(ODD), min_size=4, max_size=4)), dtype)
+        found = []
+        for call in (lambda *arrays: run(func, *arrays), kernel):
+            best, index = start.copy(), np.full(4, -1, "int32")
+            call(values, best, index)
+            found.append((index.tolist(), best.tobytes()))
+        assert found[0] == found[1]
+
+    check()
+
+
+OTHERS = {
+    "takes NaN": "M[i] = T.Select(M[i] >= V[i, k], M[i], V[i, k])",
+    "another value": "if V[i, k] > M[i]:\n                M[i] = V[i, k] + 1",
+    "moving": "if V[i, k] > M[k % 4]:\n                M[k % 4] = V[i, k]",
+    "own value": "if V[i, k] + M[0] > M[i]:\n                M[i] = V[i, k] + M[0]",
+}
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_other_choices_of_one_value_stay_in_order(form):
+    sch = Schedule(parse(LOOPS.format(n=43, dtype="float32", update=OTHERS[form])))
+    (made,) = sch.enclose("root")
+    sch.annotate(made, "pragma_fold_lanes", 8)
+    assert "best" not in lower(sch.func, NATIVE).script()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from codegen.kernels import agree, integers
 
@@ -11,6 +12,7 @@ from metasched.postproc.parallel_vectorize_unroll import RewriteParallelVectoriz
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.loop_kinds import child_of, vectorize_leaf
+from metasched.space.modules.interleave import Interleave
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
 from metasched.space.modules.vector_update import VectorUpdate
 from metasched.target import Target
@@ -112,3 +114,41 @@ def test_the_default_space_gives_vectors_to_loads_that_run_backwards():
 
 def child(sch: Schedule, name: str):
     return child_of(sch, sch.get(sch.get_block(name)).token)
+
+
+LARGEST = """
+@T.prim_func
+def main(
+    A: T.Buffer((300, 300), "{dtype}"), M: T.Buffer((300,), "{dtype}"), N: T.Buffer((300,), "int64")
+):
+    for i in range(300):
+        for k in range(1, 300):
+            if A[{read}] {compare} M[i]:
+                M[i] = A[{read}]
+{index}"""
+INDEX = "                N[i] = T.int64(k)\n"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "read", "compare", "index", "lanes"),
+    [
+        ("float32", "i, k", ">", "", 4),
+        ("float64", "i, k", "<=", "", 2),
+        ("float32", "i, k", ">", INDEX, 4),
+        ("int16", "i, k", "<", INDEX, 8),
+        ("float32", "k, i", ">", "", None),
+        ("float16", "i, k", ">", "", None),
+        ("float32", "i, k", "!=", INDEX, None),
+    ],
+)
+def test_largest_values_of_plain_loops_get_lanes(dtype, read, compare, index, lanes):
+    text = LARGEST.format(dtype=dtype, read=read, compare=compare, index=index)
+    sch = Schedule(parse(text), seed=0)
+    (block,) = sch.enclose("root")
+    found, *_ = VectorUpdate(128, (1,))(sch, block)
+    assert found.get(block).annotations.get(FOLD) == lanes
+    interleaved, *_ = Interleave((4,))(found, block)
+    assert (interleaved is found) == (lanes is not None or read == "k, i")
+    data = integers((300, 300), "int32") % 100
+    arrays = data.astype(dtype), data[:, 0].astype(dtype), np.zeros(300, "int64")
+    agree(found.mod["main"].script(), *arrays)

@@ -9,6 +9,12 @@ becomes, with the best value of each lane and the number of its chunk in registe
     p = the first (or last) k of the lanes that hold the best of all values
     the update for k = p alone; the loop as written where no lane took a value
 
+`if V[k] > M: M = V[k]` alone keeps the largest value of floats and the sign of the first zero:
+
+    vector l < w: best[l] = -inf
+    for c in range(n // w): vector l < w: best[l] = the better of best[l] and V[c * w + l]
+    top = the best of all lanes; the loop as written if top is zero, else: if top > M: M = top
+
 The update for p compares the new pair with the old pair as written, and stores the value at p bit
 for bit. If an update may take a NaN, its result depends on the order. Then each lane adds up its
 values. The loop runs as written if the total is NaN: after a NaN, or infinities of both signs.
@@ -19,8 +25,8 @@ from __future__ import annotations
 from math import inf
 
 from metasched.analysis.block import FOLD
-from metasched.analysis.choice import Choice
-from metasched.analysis.reducer import choice_of, updates_of
+from metasched.analysis.choice import Choice, Test
+from metasched.analysis.reducer import choice_of, extreme_of, updates_of
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT32, INT64, DType
@@ -53,6 +59,7 @@ from metasched.ir.stmt import (
     ForKind,
     IfThenElse,
     Stmt,
+    evolve,
     seq,
 )
 from metasched.ir.visit import free_vars, fresh_copy, substitute
@@ -69,8 +76,13 @@ def fold_choice(
             and there is nothing to check.
     """
     stores = updates_of(update)
-    found = choice_of(stores) if stores else None
-    if found is None or stores is None or any(loop.var in free_vars(s.indices[0]) for s in stores):
+    if stores is None or any(loop.var in free_vars(s.indices[0]) for s in stores):
+        return None
+    extreme = extreme_of(stores)
+    if extreme is not None:
+        return _extreme(loop, stores[0], extreme, width)
+    found = choice_of(stores)
+    if found is None:
         return None
     choice, new = found
     value, index = new[choice.at], new[1 - choice.at]
@@ -82,6 +94,67 @@ def fold_choice(
         return None
     checked = dtype.is_float and not choice.skips_nan and "nnan" not in liberties
     return _Lanes(loop, update, choice, value, first, width, checked).stmts()
+
+
+def takes_lanes(update: Stmt, var: Var) -> DType | None:
+    """The type of the values of an argmin, argmax or largest value along an iterator that
+    `fold_choice` computes; None for other updates."""
+    stores = updates_of(update)
+    if stores is None or any(var in free_vars(i) for s in stores for i in s.indices):
+        return None
+    if extreme_of(stores) is not None:
+        return stores[0].buffer.dtype
+    found = choice_of(stores)
+    if found is None:
+        return None
+    choice, new = found
+    dtype = new[choice.at].dtype
+    floats = dtype in ("float32", "float64") and choice.pairs
+    first = _takes_first(choice, new[1 - choice.at], var)
+    return dtype if first is not None and (dtype.is_int or floats) else None
+
+
+def _extreme(loop: For, store: BufferStore, extreme: tuple[Test, Expr], width: int) -> Stmt:
+    """The statements above for an update that keeps the largest or smallest float."""
+    test, value = extreme
+    larger, extent, own = test.compare in (GT, GE), as_int(loop.extent) or 0, _own(store)
+    worst = as_expr(-inf if larger else inf, value.dtype)
+    best = Buffer.of("best", (width,), value.dtype, scope="local")
+    top = Buffer.of("top", (1,), value.dtype, scope="local")
+    zero, lane = as_expr(IntImm(INT64, 0)), Var("lane", INT64)
+
+    def take(number: Expr, lanes: int) -> Stmt:
+        lane = Var("lane", INT64)
+        new, old = substitute(value, {loop.var: number * width + lane}), _of(best, lane)
+        better = (GT if larger else LT)(new, old)
+        return _for(lane, lanes, _set(best, lane, Select(better, new, old)), ForKind.VECTORIZED)
+
+    number = Var(loop.var.name, INT64)
+    full, rest = divmod(extent, width)
+    found = _of(top, zero)
+    steps = [
+        _for(lane, width, _set(best, lane, worst), ForKind.VECTORIZED),
+        _for(number, full, take(number, width)),
+        *([take(as_expr(IntImm(INT64, full)), rest)] if rest else []),
+        _set(top, zero, worst),
+        _tree(top, Max if larger else Min, best, width),
+        IfThenElse(
+            EQ(found, as_expr(0.0, value.dtype)),
+            loop,
+            IfThenElse(test.compare(found, own), evolve(store, value=found)),
+        ),
+    ]
+    return Allocate(best, Allocate(top, seq(steps)))
+
+
+def _tree(into: Buffer, kind: type[Max | Min | Add], lanes: Buffer, width: int) -> Stmt:
+    """Combine all lanes of a buffer in an element; code generation does it as a tree."""
+    lane, zero = Var("lane", INT64), as_expr(IntImm(INT64, 0))
+    return _folded(lane, width, _set(into, zero, kind(_of(into, zero), _of(lanes, lane))))
+
+
+def _folded(lane: Var, width: int, store: Stmt) -> Stmt:
+    return _for(lane, width, AttrStmt(None, FOLD, IntImm("int32", 1), store))
 
 
 def _takes_first(choice: Choice, index: Expr, var: Var) -> bool | None:
@@ -131,13 +204,14 @@ class _Lanes:
         holds = And(EQ(_of(self.best, lane), _of(self.top, zero)), _of(self.chunk, lane) >= 0)
         place = Select(holds, position, as_expr(none, kind))
         steps.append(_set(self.top, zero, self._worst()))
-        steps.append(self._tree(self.top, Max if self.larger else Min, self.best, None))
+        steps.append(_tree(self.top, Max if self.larger else Min, self.best, self.width))
         steps.append(_set(self.at, zero, as_expr(none, kind)))
-        steps.append(self._tree(self.at, Min if self.first else Max, None, (lane, place)))
+        nearer = (Min if self.first else Max)(_of(self.at, zero), place)
+        steps.append(_folded(lane, self.width, _set(self.at, zero, nearer)))
         sure: Expr = _of(self.at, zero) < none if self.first else _of(self.at, zero) >= 0
         if self.checked:
             steps.append(_set(self.total, zero, as_expr(0, self.value.dtype)))
-            steps.append(self._tree(self.total, Add, self.sums, None))
+            steps.append(_tree(self.total, Add, self.sums, self.width))
             sure = logical_and(sure, Not(call("isnan", _of(self.total, zero))))
         won = Cast(self.loop.var.dtype, _of(self.at, zero))
         body = fresh_copy(substitute(self.update, {self.loop.var: won}), _fresh)
@@ -170,20 +244,6 @@ class _Lanes:
             body.insert(0, _set(self.sums, lane, _of(self.sums, lane) + value))
         return _for(lane, lanes, seq(body), ForKind.VECTORIZED)
 
-    def _tree(
-        self,
-        into: Buffer,
-        kind: type[Max] | type[Min] | type[Add],
-        lanes: Buffer | None,
-        values: tuple[Var, Expr] | None,
-    ) -> Stmt:
-        """Combine all lanes in an element; code generation does it as a tree."""
-        zero = as_expr(IntImm(INT64, 0))
-        lane = Var("lane", INT64) if values is None else values[0]
-        added = values[1] if lanes is None and values is not None else _of(lanes, lane)  # type: ignore[arg-type]
-        store = _set(into, zero, kind(_of(into, zero), added))
-        return _for(lane, self.width, AttrStmt(None, FOLD, IntImm("int32", 1), store))
-
 
 def _fresh(var: Var) -> Var:
     return Var(var.name, var.dtype)
@@ -191,6 +251,10 @@ def _fresh(var: Var) -> Var:
 
 def _of(buffer: Buffer, at: Expr) -> BufferLoad:
     return BufferLoad(buffer, (at,))
+
+
+def _own(store: BufferStore) -> BufferLoad:
+    return BufferLoad(store.buffer, store.indices)
 
 
 def _set(buffer: Buffer, at: Expr, value: Expr) -> BufferStore:

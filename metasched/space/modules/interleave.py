@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from metasched.analysis.block import SCAN, TILED, is_leaf
+from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Child
 from metasched.ir.stmt import For, ForKind
@@ -69,7 +69,7 @@ class Interleave:
 def _rows_of(sch: Schedule, child: Child) -> int | None:
     """The position of the last independent loop around the dependent loops of a block."""
     block, own = child.block, _own_loops(child)
-    if len(own) < 2 or {TILED, SCAN} & block.annotations.keys():
+    if len(own) < 2 or {TILED, SCAN, FOLD} & block.annotations.keys():
         return None
     if {r.buffer for r in block.reads}.isdisjoint(w.buffer for w in block.writes):
         return None
