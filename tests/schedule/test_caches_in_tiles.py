@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from oracle import check_refused, check_transform
+import pytest
+from oracle import check_numbers, check_refused, check_transform
 
+from metasched.errors import ScheduleError
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 
@@ -149,3 +151,27 @@ def test_a_reader_outside_of_the_condition_of_the_writer() -> None:
             sch, functools.partial(step, sch), "conditional-copy",
             "B stands under a condition that a reader does not share",
         )  # fmt: skip
+
+
+def test_a_copy_reads_what_the_block_around_declares():
+    """Two regions of C leave a gap, which the box around them would fill."""
+
+    @T.prim_func
+    def triangle(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
+        for i in range(6):
+            for j in range(i + 1):
+                with T.block("C"):
+                    vi = T.axis.spatial(6, i)
+                    vj = T.axis.spatial(6, j)
+                    T.reads(A[vi], A[vj])
+                    T.writes(C[vi, vj])
+                    with T.block("inner"):
+                        C[vi, vj] = A[vi] + A[vj]
+
+    message = "would read more of A than C, the block around it, declares to read: the 2 regions"
+    with pytest.raises(ScheduleError, match=message):
+        Schedule(triangle).cache_read("inner", 0, "global")
+    sch = Schedule(triangle)
+    sch.annotate_buffer_access("C", 0, "read", lambda vi, vj: ((0, 6),))
+    sch.cache_read("inner", 0, "global")
+    check_numbers(triangle, sch.mod)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from metasched.analysis.boxes import merged, upper_box
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.producers import region_cover
 from metasched.analysis.scope import Child, Scope
@@ -70,7 +71,8 @@ def cache_read(
     writes the buffer. `consumer_blocks` read the copy; by default all readers of the scope do.
 
     requires  a known storage scope; at most one block of the scope (and nothing outside of blocks)
-              writes the buffer, before all readers; no consumer also writes it
+              writes the buffer, before all readers; no consumer also writes it; the copy reads
+              only what the scope's block declares to read
     rewrite   B[i] = A[i] -> A_local[i] = A[i]; B[i] = A_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -104,6 +106,7 @@ def cache_read(
         bounds = scope_bounds(scope, buffer, "writes")
     else:
         region = bounds = scope_bounds(scope, buffer, "reads")
+        _refuse_gaps(state, realize, buffer, region)
     plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     if writers:
         _require_held(state, plan, readers)
@@ -434,6 +437,26 @@ def _sized(box: Sequence[Range]) -> bool:
 
 def _same(a: Range, b: Range) -> bool:
     return as_int(a.min) == as_int(b.min) == 0 and a.extent is b.extent
+
+
+def _refuse_gaps(state: State, realize: BlockRealize, buffer: Buffer, box: Sequence[Range]) -> None:
+    """Refuse a box around several regions that the block around a block declares to read, if the
+    box holds more."""
+    around = state.scope_block(realize)
+    assert around is not None
+    declared = [r.region for r in around.reads if r.buffer is buffer]
+    known = Analyzer(known_ranges(state, realize))
+    if len(declared) < 2 or any(covers(region, box, known) for region in declared):
+        return
+    boxes = [upper_box(tuple((r.min, r.extent) for r in one), TRUE, {}) for one in declared]
+    if len(merged(boxes)) > 1:
+        raise state.error(
+            "reads-beyond",
+            f"the copy would read more of {buffer.name} than {around.name}, the block around it, "
+            f"declares to read: the {len(declared)} regions leave gaps",
+            realize,
+            hint=f"annotate_buffer_access widens what {around.name} declares to read",
+        )
 
 
 def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
