@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracle import check_refused, check_transform
+from oracle import check_numbers, check_refused, check_transform
 from schedule.golden_programs import becomes
 from schedule.programs import elementwise, matmul_relu
 
@@ -110,3 +110,44 @@ def test_refusals():
     try_("bad-factor", "0 is not positive", factor=0)
     try_("not-allocated", "is a parameter or view", block="C")
     try_("not-an-integer", "factor is 1.5", factor=1.5)
+
+
+@T.prim_func
+def two_results(
+    A: T.Buffer((6, 5), "int32"), O: T.Buffer((6, 5), "int32"), Q: T.Buffer((6, 5), "int32")
+):
+    X = T.alloc_buffer((6, 5), "int32")
+    for i, j in T.grid(6, 5):
+        with T.block("X"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Q[vi, vj] = A[vi, vj] * 3
+            X[vi, vj] = A[vi, vj] * 2
+    for i, j in T.grid(6, 5):
+        with T.block("O"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            O[vi, vj] = X[vi, vj] + 1
+
+
+def notes(sch, *names):
+    return [sch.get(sch.get_block(n)).annotations.get("buffer_dim_align") for n in names]
+
+
+def test_the_note_follows_the_store_into_a_block_of_its_own():
+    """The position of X among the results of its block changes from 1 to 0."""
+    sch = Schedule(two_results)
+    sch.storage_align("X", "X", 0, 8, 3)
+    assert notes(sch, "X") == [[[1, 0, 8, 3]]]
+    sch.decompose_outputs("X")
+    assert notes(sch, "X", "X_X") == [None, [[0, 0, 8, 3]]]
+    assert sizes(sch) == [66]
+    check_numbers(two_results, sch.mod, compiled=True)
+
+
+def test_no_note_stays_on_a_buffer_of_fewer_dimensions():
+    """The block inside of B writes a single element."""
+    sch = Schedule(elementwise)
+    sch.enclose("B")
+    sch.storage_align("B_1", 0, 1, 16, 4)
+    sch.reindex("B_1", ("write", 0))
+    assert notes(sch, "B_1") == [None]
+    check_numbers(elementwise, sch.mod, compiled=True)

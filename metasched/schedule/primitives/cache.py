@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from metasched.analysis.boxes import merged, upper_box
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.producers import region_cover
 from metasched.analysis.scope import Child, Scope
@@ -52,6 +51,7 @@ from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import known_ranges, updates
 from metasched.schedule.primitives.new_stage import init_around, require_free_of_init
+from metasched.schedule.primitives.scope_box import box_to_read, clipped, scope_bounds
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
@@ -71,8 +71,7 @@ def cache_read(
     writes the buffer. `consumer_blocks` read the copy; by default all readers of the scope do.
 
     requires  a known storage scope; at most one block of the scope (and nothing outside of blocks)
-              writes the buffer, before all readers; no consumer also writes it; the copy reads
-              only what the scope's block declares to read
+              writes the buffer, before all readers; no consumer writes it; reads without gaps
     rewrite   B[i] = A[i] -> A_local[i] = A[i]; B[i] = A_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -105,8 +104,7 @@ def cache_read(
         refuse_hidden(state, (r.min for r in region), anchor)
         bounds = scope_bounds(scope, buffer, "writes")
     else:
-        region = bounds = scope_bounds(scope, buffer, "reads")
-        _refuse_gaps(state, realize, buffer, region)
+        region = bounds = box_to_read(state, realize, buffer)
     plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     if writers:
         _require_held(state, plan, readers)
@@ -439,45 +437,6 @@ def _same(a: Range, b: Range) -> bool:
     return as_int(a.min) == as_int(b.min) == 0 and a.extent is b.extent
 
 
-def _refuse_gaps(state: State, realize: BlockRealize, buffer: Buffer, box: Sequence[Range]) -> None:
-    """Refuse a box around several regions that the block around a block declares to read, if the
-    box holds more."""
-    around = state.scope_block(realize)
-    assert around is not None
-    declared = [r.region for r in around.reads if r.buffer is buffer]
-    known = Analyzer(known_ranges(state, realize))
-    if len(declared) < 2 or any(covers(region, box, known) for region in declared):
-        return
-    boxes = [upper_box(tuple((r.min, r.extent) for r in one), TRUE, {}) for one in declared]
-    if len(merged(boxes)) > 1:
-        raise state.error(
-            "reads-beyond",
-            f"the copy would read more of {buffer.name} than {around.name}, the block around it, "
-            f"declares to read: the {len(declared)} regions leave gaps",
-            realize,
-            hint=f"annotate_buffer_access widens what {around.name} declares to read",
-        )
-
-
-def scope_bounds(scope: Scope, buffer: Buffer, side: str) -> list[Range]:
-    """The box in which a scope may touch `buffer`: the region that its block declares, or the whole
-    buffer if the block allocates the buffer or declares no region."""
-    block = scope.block
-    mine, other = block.reads, block.writes
-    if side == "writes":
-        mine, other = other, mine
-    declared = [r.region for r in mine if r.buffer is buffer] or [
-        r.region for r in other if r.buffer is buffer
-    ]
-    box = list(buffer.whole().region)
-    if not declared or buffer in block.alloc_buffers:
-        return box
-    hull = list(declared[0])
-    for region in declared[1:]:
-        hull = union_regions(hull, region)
-    return [clipped(r, whole) for r, whole in zip(hull, box, strict=True)]
-
-
 def _bound_region(
     child: Child, regions: Sequence[BufferRegion], buffer: Buffer, loops: Sequence[For]
 ) -> list[Range]:
@@ -498,17 +457,6 @@ def _bound_region(
         box = ranges if box is None else union_regions(box, ranges)
     assert box is not None
     return box
-
-
-def clipped(r: Range, bounds: Range) -> Range:
-    """A constant range, cut to constant bounds; a range or bounds with variables change nothing."""
-    low, size = as_int(r.min), as_int(r.extent)
-    start, length = as_int(bounds.min), as_int(bounds.extent)
-    if low is None or size is None or start is None or length is None:
-        return r
-    first = max(low, start)
-    last = max(first, min(low + size, start + length))
-    return Range.of(first, last - first) if (first, last) != (low, low + size) else r
 
 
 def _with_cache(node: Stmt, cache: Buffer, copy: Stmt, at_start: bool) -> Stmt:

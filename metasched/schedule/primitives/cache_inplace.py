@@ -16,13 +16,14 @@ from metasched.schedule.checks import require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import known_ranges
-from metasched.schedule.primitives.cache import cache_buffer, clipped
+from metasched.schedule.primitives.cache import cache_buffer
 from metasched.schedule.primitives.new_stage import (
     beside,
     require_free_of_init,
     stage,
     with_buffers,
 )
+from metasched.schedule.primitives.scope_box import clipped
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State

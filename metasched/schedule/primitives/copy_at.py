@@ -39,8 +39,9 @@ from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import updates
 from metasched.schedule.primitives.block_division import fixed_domain
-from metasched.schedule.primitives.cache import cache_buffer, scope_bounds
+from metasched.schedule.primitives.cache import cache_buffer
 from metasched.schedule.primitives.new_stage import require_free_of_init
+from metasched.schedule.primitives.scope_box import scope_bounds
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State

@@ -38,6 +38,7 @@ from metasched.schedule.checks import (
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.layout_arguments import plain_int
+from metasched.schedule.primitives.storage_align import realigned
 from metasched.schedule.state import State
 
 
@@ -154,7 +155,7 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
             assert isinstance(copy, Block)
             made = copy
         reads, writes = block_access_regions(made)
-        made = evolve(made, reads=tuple(reads), writes=tuple(writes))
+        made = realigned(evolve(made, reads=tuple(reads), writes=tuple(writes)), old.writes)
         spatial = independent_iters(made)
         iters = [
             IterVar(v.var, v.dom, IterKind.SPATIAL) if v.var in spatial else v

@@ -29,7 +29,6 @@ from metasched.schedule.primitives.access_pattern import (
     run_ranges,
     undetermined_iter,
 )
-from metasched.schedule.primitives.cache import scope_bounds
 from metasched.schedule.primitives.layout_arguments import (
     BufferChoice,
     buffer_by_index,
@@ -44,6 +43,8 @@ from metasched.schedule.primitives.new_stage import (
     top_of,
     with_buffers,
 )
+from metasched.schedule.primitives.scope_box import scope_bounds
+from metasched.schedule.primitives.storage_align import realigned
 from metasched.schedule.state import State
 
 
@@ -214,7 +215,8 @@ def _redirected(stmt: Stmt, target: Buffer, cache: Buffer, old: Indices, new: In
         if isinstance(node, Block):
             left = [a.region for a in accesses(node) if a.buffer is target and not a.is_write]
             reads = tuple(swapped(r, left) for r in node.reads) + ((point,) if left else ())
-            return evolve(node, reads=reads, writes=tuple(swapped(r, []) for r in node.writes))
+            writes = tuple(swapped(r, []) for r in node.writes)
+            return realigned(evolve(node, reads=reads, writes=writes), node.writes)
         return None
 
     def swapped(region: BufferRegion, left: list[BufferRegion]) -> BufferRegion:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from metasched.ir.buffer import Buffer
+from collections.abc import Sequence
+
+from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.stmt import Block, FrozenMap, Stmt, evolve
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -64,3 +66,21 @@ def storage_align(
         return evolve(node, annotations=FrozenMap({**node.annotations, KEY: entries}))
 
     state.commit(edit.wrap(realize.block, change))
+
+
+def realigned(block: Block, writes: Sequence[BufferRegion]) -> Block:
+    """A block whose alignments name positions of `writes`, with positions of its own regions.
+
+    The alignments of buffers that the block does not write are left out.
+    """
+    given = block.annotations.get(KEY)
+    if given is None:
+        return block
+    own = [r.buffer for r in block.writes]
+    entries = [
+        [own.index(writes[at].buffer), *rest]
+        for at, *rest in given
+        if at < len(writes) and writes[at].buffer in own
+    ]
+    others = {key: value for key, value in block.annotations.items() if key != KEY}
+    return evolve(block, annotations=FrozenMap({**others, KEY: entries} if entries else others))
