@@ -89,7 +89,7 @@ def test_outputs_that_stay_together_are_named():
 def f(A: T.Buffer((4096,), "int32"), M: T.Buffer((1,), "int32"), P: T.Buffer((1,), "int32")):
     for i in range(4096):
         with T.block("last"):
-            if A[i] > M[0]:
+            if A[i] > P[0]:
                 M[0] = A[i]
                 P[0] = i
 """
