@@ -11,7 +11,7 @@ from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import BinaryOp, Cast, Expr, IntImm, Max, Min, Var, as_int
+from metasched.ir.expr import BinaryOp, Cast, Expr, FloorMod, IntImm, Max, Min, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, For, IterKind, IterVar, LetStmt, fact
 from metasched.ir.visit import (
@@ -161,7 +161,8 @@ def _values(expr: Expr) -> Iterator[Expr]:
 def _near(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
     """Whether lanes of a load lie at fixed places within two vectors, as in A[v // 2] and A[v % 8].
 
-    A clamped index, min(v, n), counts as its clamped part, which most vectors read.
+    A clamped index, min(v, n), counts as its clamped part, which most vectors read, and a remainder
+    by many lanes, (v + 1) % 96, as v + 1 (see `lower.passes.clamps`).
     """
     indices = tuple([substitute(i, bindings) for i in access.indices])
     return _near_lanes(indices, tuple(access.buffer.constant_strides()), var)
@@ -190,9 +191,12 @@ def _near_lanes(indices: Sequence[Expr], strides: Sequence[int | None], var: Var
 
 
 def _unclamped(index: Expr, var: Var) -> Expr:
-    """An index without the minima and maxima of which one side moves along `var`."""
+    """An index without the minima and maxima of which one side moves along `var`, and without the
+    remainders by several vectors."""
 
     def visit(node: Expr) -> Expr | None:
+        if isinstance(node, FloorMod) and var in free_vars(node.a):
+            return node.a if (as_int(node.b) or 0) >= 4 * NEAR else None
         if not isinstance(node, (Min, Max)):
             return None
         moving = [side for side in (node.a, node.b) if var in free_vars(side)]

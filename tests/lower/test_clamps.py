@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched import Schedule, build
-from metasched.ir.expr import Max, Min, Select
+from metasched.ir.expr import Expr, FloorMod, Max, Min, Select
 from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, IfThenElse
 from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
@@ -37,14 +37,14 @@ def _rows(index: str, vectors: int = 6, lanes: int = 16, outer: str = "serial",
     return ROWS.format(index=index, vectors=vectors, lanes=lanes, size=size, outer=outer, kind=kind)
 
 
-def _loops(text: str) -> list[tuple[int, bool]]:
-    """The extent of each loop over vectors, and whether its lanes are clamped."""
+def _loops(text: str, *kinds: type[Expr]) -> list[tuple[int, bool]]:
+    """The extent of each loop over vectors, and whether its lanes hold expressions of `kinds`."""
     found = []
     for loop in walk_stmts(lower(parse(text), NATIVE).body):
         inner = loop.body if isinstance(loop, For) else None
         if isinstance(loop, For) and isinstance(inner, For) and inner.kind is ForKind.VECTORIZED:
             exprs = [n for s in walk_stmts(inner) for e in s.exprs for n in walk_exprs(e)]
-            found.append((loop.extent.value, any(isinstance(n, (Min, Max)) for n in exprs)))
+            found.append((loop.extent.value, any(isinstance(n, kinds) for n in exprs)))
     return found
 
 
@@ -62,14 +62,43 @@ def _loops(text: str) -> list[tuple[int, bool]]:
     ],
 )
 def test_the_loop_is_cut_where_the_clamp_begins(index, loops):
-    assert _loops(_rows(index)) == loops
+    assert _loops(_rows(index), Min, Max) == loops
     agree(_rows(index), integers((5, 100)), np.full(1, 50), integers((5, 96)))
 
 
 def test_other_loops_stay_whole():
-    assert _loops(_rows("T.min(vi * 20, 70)")) == [(6, True)]  # one element for all lanes
+    assert _loops(_rows("T.min(vi * 20, 70)"), Min, Max) == [(6, True)]  # one element for all lanes
     serial = lower(parse(_rows("T.min(vj, 70)", kind="serial")), NATIVE)
     assert not any(isinstance(s, IfThenElse) for s in walk_stmts(serial.body))
+
+
+@pytest.mark.parametrize(
+    ("index", "loops"),
+    [
+        ("(vj + 1) % 96", [(5, False), (1, True)]),
+        ("(vj + 95) % 96", [(1, True), (5, False)]),
+        ("(vj - 1) % 96", [(1, True), (5, False)]),
+        ("(vj + 40) % 96", [(3, False), (3, True)]),
+        ("(vj + 41) % 96 + (vj + 1) // 96", [(6, True)]),
+        ("vj % 100", [(6, False)]),
+        ("(vj * 37) % 96", [(6, True)]),
+        ("(vj + vi) % 96", [(6, True)]),
+        ("(vj + T.int32(N[0])) % 96", [(6, True)]),
+    ],
+)
+def test_the_loop_is_cut_where_the_remainder_wraps(index, loops):
+    assert _loops(_rows(index), FloorMod) == loops
+    agree(_rows(index), integers((5, 100)), np.full(1, 50), integers((5, 96)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(-3, 3), st.integers(-150, 150), st.integers(1, 100), st.integers(1, 7),
+    st.sampled_from([4, 16]), st.sampled_from(["serial", "parallel"]), st.integers(0, 2),
+)  # fmt: skip
+def test_remainders_are_the_same(a, shift, by, vectors, lanes, outer, row):
+    text = _rows(f"({a} * vj + {row} * vi + {shift}) % {by}", vectors, lanes, outer)
+    agree(text, integers((5, 100)), np.full(1, 3), integers((5, vectors * lanes)))
 
 
 @settings(max_examples=25, deadline=None)

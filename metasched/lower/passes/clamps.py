@@ -9,7 +9,8 @@ becomes
         else: for l in vectorized(16): B[16 * i + l] = A[min(16 * i + l, 90)]
 
 Lanes of a clamped index are gathered one by one, but most vectors of an image or a padded tile
-touch no border. `hoist_guards` then cuts the loop where the test fails. So it does for choices:
+touch no border. So it is with remainders: A[(16 * i + l + 1) % 96] is A[16 * i + l + 1] where that
+is at most 95. `hoist_guards` then cuts the loop where the test fails. So it does for choices:
 
     for j in 8: B[j] = if_then_else(j == 0, A[0], B[j - 1] + A[j])
     ->  B[0] = A[0]; for j in 7: B[j + 1] = B[j] + A[j + 1]
@@ -35,6 +36,8 @@ from metasched.ir.expr import (
     NE,
     Compare,
     Expr,
+    FloorDiv,
+    FloorMod,
     Max,
     Min,
     Select,
@@ -51,6 +54,7 @@ from metasched.ir.visit import (
     fresh_copy,
     map_body,
     transform_expr,
+    walk_exprs,
     walk_stmts,
 )
 from metasched.lower.passes.data import data_vars, is_data
@@ -88,7 +92,8 @@ class _Versions:
         inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For | AttrStmt | While)]
         extent = as_int(stmt.extent) if stmt.kind is ForKind.SERIAL else None
         innermost = all(getattr(s, "kind", ForKind.SERIAL) in _STRAIGHT for s in inner)
-        plain = _Plain(stmt.var, extent if innermost else None, self.data, self.clamped)
+        turns = as_int(stmt.extent) or 0
+        plain = _Plain(stmt.var, extent if innermost else None, turns, self.data, self.clamped)
         body = plain.statement(stmt.body, {}, None)
         if not plain.tests or sum(1 for _ in walk_stmts(stmt.body)) > MAX_COPIED:
             return stmt
@@ -105,6 +110,7 @@ class _Plain:
     Attributes:
         loop: the variable of the loop.
         extent: the number of iterations, if choices are decided.
+        turns: the number of iterations; 0 if it is not constant.
         data: the variables that name elements of memory.
         clamped: statements that stay as they are.
         tests: sums; the plain version is the same as the body where no sum is positive.
@@ -112,6 +118,7 @@ class _Plain:
 
     loop: Var
     extent: int | None
+    turns: int
     data: frozenset[Var]
     clamped: list[Stmt]
     tests: list[Linear] = field(default_factory=list)
@@ -131,13 +138,23 @@ class _Plain:
         stmts = [self.statement(s, within, lane) for s in stmt.stmts]
         exprs = list(stmt.exprs)
         if lane is not None or self.extent is not None:
-            exprs = [transform_expr(e, lambda n: self._plain(n, inside, lane), {}) for e in exprs]
+            # a quotient and a remainder are digits of one index, whose lanes may lie side by side
+            digits = any(isinstance(n, FloorDiv) for e in exprs for n in walk_exprs(e))
+            kept = FloorMod if digits else ()
+            exprs = [
+                transform_expr(
+                    e, lambda n: None if isinstance(n, kept) else self._plain(n, inside, lane), {}
+                )
+                for e in exprs
+            ]
         pairs = zip((*stmts, *exprs), (*stmt.stmts, *stmt.exprs), strict=True)
         return stmt if all(a is b for a, b in pairs) else stmt.rebuild(stmts, exprs)
 
     def _plain(self, node: Expr, inside: Inside, lane: Var | None) -> Expr | None:
         if isinstance(node, (Min, Max)) and lane is not None:
             return self._unclamped(node, inside, lane)
+        if isinstance(node, FloorMod) and lane is not None:
+            return self._unwrapped(node, inside, lane)
         chooses = isinstance(node, Select) or (
             isinstance(node, Call) and node.op.name == "if_then_else"
         )
@@ -201,6 +218,30 @@ class _Plain:
             return None
         self._require(most)
         return moving[0]
+
+    def _unwrapped(self, node: FloorMod, inside: Inside, lane: Var) -> Expr | None:
+        """A remainder of lanes as the sum below it, less a multiple of the divisor: the multiple of
+        an iteration inside the loop, if tests say that it is the same for all lanes."""
+        by = as_int(node.b)
+        if node.dtype is not INT64 or by is None or by <= 0 or not self.turns:
+            return None
+        form = linear_address(node.a)
+        used = frozenset[Var]().union(*map(free_vars, form.terms))
+        if not {lane, self.loop} <= used <= {self.loop, *inside} or is_data(node.a, self.data):
+            return None
+        least, most = (_most(f, inside) for f in (form.scaled(-1), form))
+        if least is None or most is None or {*least.terms, *most.terms} != {self.loop}:
+            return None
+        for at in (self.turns // 2, self.turns // 4, self.turns * 3 // 4):
+            low = -(least.terms[self.loop] * at + least.const)
+            below = form.shifted(-(low // by) * by)
+            ends = [_most(f, inside) for f in (below.scaled(-1), below.shifted(1 - by))]
+            tests = [t for t in ends if t is not None and t.terms[self.loop] * at + t.const <= 0]
+            if len(tests) == 2:
+                for test in tests:
+                    self._require(test)
+                return sum_of(below.terms, below.const)
+        return None
 
     def unguarded(self, stmt: Stmt, inside: Inside) -> Stmt:
         """The plain version without conditions that the tests imply."""
