@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
-from metasched.arith.linear import Linear
 from metasched.codegen.arithmetic import binary, compare, convert, select
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.in_memory import from_memory, to_memory
@@ -63,7 +62,9 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     address = linear_address(index)
     known_lanes = lane_numbers(e, address)
     if known_lanes is not None:
-        return _at_numbers(e, buffer, base, address, known_lanes)
+        terms = [(e.value(a), f) for a, f in address.terms.items() if not within_lanes(e, a)]
+        if all(value.lanes == 1 for value, _ in terms):
+            return _at_numbers(e, buffer, base, terms, address.const, known_lanes)
     uniform: list[tuple[Val, int]] = []
     varying: list[tuple[Val, int]] = []
     lane_step = 0
@@ -94,13 +95,17 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
 
 
 def _at_numbers(
-    e: Emitter, buffer: Buffer, base: Val, address: Linear, numbers: Sequence[int]
+    e: Emitter,
+    buffer: Buffer,
+    base: Val,
+    terms: list[tuple[Val, int]],
+    constant: int,
+    numbers: Sequence[int],
 ) -> Place:
-    """The address of an access whose lanes lie at known numbers of elements."""
-    terms = [(e.value(a), f) for a, f in address.terms.items() if not within_lanes(e, a)]
+    """The address of an access whose lanes lie at known numbers of elements from a sum."""
     known = sum(int(v.const) * f for v, f in terms if v.const is not None)
     start = _sum(e, [(v, f) for v, f in terms if v.const is None])
-    constant = address.const + known + numbers[0]
+    constant += known + numbers[0]
     origin = _offset(e, base, buffer.dtype, start, 0)
     pointer = _offset(e, origin, buffer.dtype, None, constant)
     offsets = [n - numbers[0] for n in numbers]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from codegen.kernels import agree, build, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import metasched as ms
+from metasched.script import parse
 from metasched.target import Target
 
 TEXT = """
@@ -119,3 +123,45 @@ def test_lanes_up_to_a_limit_are_loaded_without_a_gather(limit):
     target = Target.of("llvm -mcpu=x86-64-v4 -mtriple=x86_64-linux-gnu")
     found = build(text, target=target).llvm_ir
     assert "masked.gather" not in found and "masked.load" in found
+
+
+@pytest.mark.parametrize("index", ["x + T.min(j, 3) * 7", "x + j // 2", "x * 2 + j % 4"])
+def test_a_value_of_each_lane_beside_known_numbers(index):
+    """The lanes of x are not known, so the pointer of the first lane is not that of the others."""
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((8,), "int32"), C: T.Buffer((60,), "int32"), B: T.Buffer((8,), "int32")):
+    for j in T.vectorized(8):
+        n = T.allocate((1,), "int32")
+        n[0] = 0
+        while n[0] < A[j]:
+            n[0] = n[0] + 1
+            x = A[j]
+            B[j] = C[{index}]
+""")
+    data = np.array([3, 1, 4, 1, 5, 9, 2, 6], "int32")
+    found = np.zeros(8, "int32")
+    ms.build(func)(data, np.arange(60, dtype="int32"), found)
+    assert found.tolist() == [
+        eval(index, {"x": int(x), "j": j, "T": SimpleNamespace(min=min)})
+        for j, x in enumerate(data)
+    ]
+
+
+def test_lanes_that_run_parts_of_a_loop_of_their_own():
+    sch = ms.Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((4, 6), "int32"), U: T.Buffer((4, 6), "int32")):
+    for j, i in T.grid(6, 4):
+        with T.block("U"):
+            vj, vi = T.axis.remap("SS", [j, i])
+            U[vi, vj] = A[vi, vj]
+""")
+    )
+    j, i = sch.get_loops("U")
+    sch.partition_at(j, i, 0)
+    sch.vectorize(j)
+    data, found = np.arange(24, dtype="int32").reshape(4, 6), np.zeros((4, 6), "int32")
+    ms.build(sch)(data, found)
+    assert np.array_equal(found, data)
