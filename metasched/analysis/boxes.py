@@ -151,7 +151,8 @@ def _filled(
         span += coef * steps
     high = low + span - 1
     for limit in limits:
-        if limit.terms == form.terms:
+        # The box lies relative to the fixed atoms, so a limit on a sum with them cuts no span.
+        if limit.terms == form.terms and not fixed:
             limit.used = True
             high = min(high, limit.most + form.const + width - 1)
     return Span(frozenset(fixed), low, high)

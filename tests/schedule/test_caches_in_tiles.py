@@ -175,3 +175,45 @@ def test_a_copy_reads_what_the_block_around_declares():
     sch.annotate_buffer_access("C", 0, "read", lambda vi, vj: ((0, 6),))
     sch.cache_read("inner", 0, "global")
     check_numbers(triangle, sch.mod)
+
+
+def test_a_copy_is_not_run_where_its_writer_is_skipped():
+    """X has rows behind the last tile: the copy would overwrite X[3], which nobody computes."""
+
+    @T.prim_func
+    def func(Z: T.Buffer((5,), "int32"), X: T.Buffer((5,), "int32"), Y: T.Buffer((5,), "int32")):
+        for i in range(3):
+            with T.block("B1"):
+                vi = T.axis.spatial(3, i)
+                X[vi] = Z[vi] * 2
+            with T.block("B2"):
+                vi = T.axis.spatial(3, i)
+                Y[vi] = Y[vi] + X[vi + 2]
+
+    sch = Schedule(func)
+    sch.split(sch.get_loops("B1")[0], [None, 2])
+    with pytest.raises(ScheduleError, match="reads X_global.*not proved to be written before"):
+        sch.cache_write("B1", 0, "global")
+    sch = Schedule(func)
+    sch.split(sch.get_loops("B1")[0], [None, 3])
+    sch.cache_write("B1", 0, "global")
+    check_numbers(func, sch.mod)
+
+
+def test_a_copy_of_the_last_rows_is_clipped_like_its_writer():
+    """Here X ends with the last row that is computed."""
+
+    @T.prim_func
+    def func(Z: T.Buffer((5,), "int32"), X: T.Buffer((3,), "int32"), Y: T.Buffer((5,), "int32")):
+        for i in range(3):
+            with T.block("B1"):
+                vi = T.axis.spatial(3, i)
+                X[vi] = Z[vi] * 2
+            with T.block("B2"):
+                vi = T.axis.spatial(3, i)
+                Y[vi] = Y[vi] + X[vi]
+
+    sch = Schedule(func)
+    sch.split(sch.get_loops("B1")[0], [None, 2])
+    sch.cache_write("B1", 0, "global")
+    check_numbers(func, sch.mod)
