@@ -100,8 +100,13 @@ def data_given(
     try:
         file = np.load(arguments.data, allow_pickle=False)
         data = {name: file[name] for name in getattr(file, "files", ())}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except OSError as error:
         raise MetaschedError(f"--data {arguments.data} cannot be read: {error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        reason = "it is no file of numpy.savez"
+        if zipfile.is_zipfile(arguments.data):
+            reason = "it holds Python objects, or it is damaged; numbers alone are read"
+        raise MetaschedError(f"--data {arguments.data} cannot be read: {reason}") from None
     if not data:
         raise MetaschedError(
             f"--data {arguments.data} holds no named arrays; numpy.savez(file, NAME=array) writes "

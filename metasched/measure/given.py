@@ -122,7 +122,12 @@ def _bind(param: Buffer, array: NDArray[Any], sizes: dict[Var, Expr]) -> None:
         if len(form.terms) == 1:
             [(var, scale)] = form.terms.items()
             number, rest = divmod(size - form.const, scale)
-            if isinstance(var, Var) and number > 0 and not rest:
+            if isinstance(var, Var) and number < 1 and not rest:
+                raise TuneError(
+                    f"data of {param.name} have the shape {array.shape}, by which {var.name} is "
+                    f"{number}; a size must be an integer above 0"
+                )
+            if isinstance(var, Var) and not rest:
                 sizes.setdefault(var, as_expr(number, var.dtype))
 
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 from metasched.analysis.flops import flops
 from metasched.errors import DefaultScheduleError, MeasureError, warn
 from metasched.ir.equal import structural_hash
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import DATA, PrimFunc
 from metasched.measure.candidate import Outcome, Status
 from metasched.measure.data import Task
 from metasched.measure.indices import index_data
@@ -201,6 +201,11 @@ class References:
                 hint = (
                     f"; the limits of {', '.join(guessed)} as an index are not known, so the test "
                     "data may lead outside: clamp the index with T.min and T.max, and "
+                    "build(func, check_bounds=True) names the access"
+                )
+            elif built and reply.signal == "SIGSEGV" and DATA in self._given[0].attrs:
+                hint = (
+                    "; the given data may lead outside of an array: "
                     "build(func, check_bounds=True) names the access"
                 )
             self._fail(f"the unscheduled program cannot be {what}: {reply.reason}{hint}")

@@ -178,7 +178,9 @@ class Checker:
         if clash and x.size and y.size:
             other = self._signature.params[b].name
             raise self.refuse(
-                a, f"is written by the kernel and overlaps argument {b + 1} ({other}) in memory"
+                a,
+                f"is written by the kernel and overlaps argument {b + 1} ({other}) in memory; "
+                "pass a copy of one of them",
             )
 
 
@@ -290,7 +292,7 @@ class _Buffer:
         if not self._mine(value):
             return f"was packed by another kernel{self.hint}"
         if self.param.written and not value.flags.writeable:
-            return "is written by the kernel, but the array is read-only"
+            return "is written by the kernel, but the array is read-only; pass a copy"
         return f"is not aligned to its item size of {self.align} bytes"
 
 

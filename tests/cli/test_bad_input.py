@@ -53,7 +53,9 @@ def test_data_of_a_file(cli, tmp_path):
     command = ("tune", f"{program}:sums", "--trials", "1", "--data", str(file))
     refused(cli(*command), "data.npz cannot be read", "No such file")
     file.write_bytes(b"no archive")
-    refused(cli(*command), "data.npz cannot be read")
+    refused(cli(*command), "data.npz cannot be read: it is no file of numpy.savez")
+    np.savez(file, P=np.array([None] * 9))
+    refused(cli(*command), "data.npz cannot be read: it holds Python objects")
     with file.open("wb") as stream:
         np.save(stream, np.arange(3))
     refused(cli(*command), "holds no named arrays; numpy.savez(file, NAME=array) writes such a")
