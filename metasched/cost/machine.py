@@ -295,7 +295,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             count *= vectors if moved is not None else 1
         else:
             stride = _vector_stride(access, order, depth) or 0
-        each, gathered = _lane_loads(access, order, depth, stride, min(width, lanes))
+        each, gathered = _lane_loads(access, order, depth, stride, min(width, lanes), machine.cores)
         count, gathers = count * each, gathers + gathered
         count *= stride if 1 < stride <= SHUFFLED and access is not written else 1
         taken = count * (1.0 + reducing) / held if access is written else count
@@ -405,27 +405,35 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
 
 
 def _lane_loads(
-    access: Footprint, order: list[Loop], depth: int, stride: int, lanes: int
+    access: Footprint, order: list[Loop], depth: int, stride: int, lanes: int, cores: int
 ) -> tuple[float, bool]:
     """How many loads a vector of an access takes, and whether most are one for each lane."""
     if stride > SHUFFLED:
         return lanes, True
-    share = _uneven(access, order, depth)
+    share = _uneven(access, order, depth, cores)
     each = CLAMPED if stride == 1 else lanes
     return 1.0 + share * (each - 1.0), share > 0.5 and stride != 1
 
 
-def _uneven(access: Footprint, order: list[Loop], depth: int) -> float:
+def _uneven(access: Footprint, order: list[Loop], depth: int, cores: int) -> float:
     """The share of the vectors of an access whose index is clamped along the lanes.
 
     If a loop that is not unrolled moves the clamped part too, lowering leaves the clamp to that
-    loop's last iteration.
+    loop's last iteration. The last iteration of a parallel loop is one core's, and the others wait.
     """
     around = {x.index for x in order if x.kind in ("serial", "parallel") and x.extent > 1}
+    shared = {x.index: x.extent for x in order if x.kind == "parallel"}
+
+    def runs(loop: int, count: int) -> float:
+        return max(count / cores, 1.0) if shared.get(loop) == count else float(count)
+
     lanes = {x.index for x in order[:depth] if x.kind == "vectorized"}
     share = 0.0
     for loops in access.access.uneven:
         moving = [d for d in access.access.dims if loops & lanes & d.keys()]
-        counts = [w // max(abs(s), 1) + 1 for d in moving for i, (s, w) in d.items() if i in around]
+        steps = [
+            (i, w // max(abs(s), 1) + 1) for d in moving for i, (s, w) in d.items() if i in around
+        ]
+        counts = [runs(loop, count) for loop, count in steps]
         share = max(share, 1.0 / prod(counts) if moving else 0.0)
     return share

@@ -360,6 +360,28 @@ def main(A: T.Buffer((64, 128), "float32"), B: T.Buffer((64, 16), "float32")):
     assert machine(program("T.min(2 * vj, 9)"))["block.gathers"] == 1.0
 
 
+def test_the_core_with_the_clamped_vectors_is_waited_for():
+    """One of eight parts of the columns is clamped: a quarter of what one of two cores runs."""
+
+    def gathers(parts: str, cores: int) -> float:
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((64, 300), "float32"), B: T.Buffer((64, 128), "float32")):
+    for j in T.{parts}(8):
+        for i in range(64):
+            for v in T.vectorized(16):
+                with T.block("B"):
+                    vi, vj = T.axis.spatial(64, i), T.axis.spatial(128, j * 16 + v)
+                    B[vi, vj] = A[vi, T.min(vj, 120) * 2]
+"""
+        target = Target.of(f"llvm -mcpu=skylake-avx512 -num-cores={cores}")
+        found = machine(IRModule.of(parse(text)), target)
+        return 2.0 ** found["loads"] * found["cores"]  # the loads of all cores
+
+    assert gathers("parallel", 8) > 2 * gathers("parallel", 2)
+    assert gathers("parallel", 2) > 1.2 * gathers("serial", 1)
+
+
 def test_results_are_held_while_the_loops_around_do_not_move_them():
     """Steps of k0, j2 excepted: the block of 4 x 16 stays for 8 steps of the inner reduction."""
     assert machine(program())["block.held"] == 3.0
