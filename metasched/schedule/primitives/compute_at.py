@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product, takewhile
 
 from metasched.analysis import block as block_facts
@@ -24,7 +24,7 @@ from metasched.ir.expr import (
     compare,
     logical_and,
 )
-from metasched.ir.stmt import BlockRealize, For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import BlockRealize, BlockToken, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -64,9 +64,11 @@ def compute_at(
     inlines the block.
 
     requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
-              output; no other writer of the block's elements; block and loop in one scope, the loop
-              not above the block; all consumers under the loop, and a place after the block's
-              producers and before its consumers, where its inputs have the same values
+              output; no other writer of the block's elements but blocks under the loop that update
+              them, each in one iteration; block and loop in one scope, the loop not above the
+              block; all consumers under the loop (if they update, also after its nest), and a place
+              after the block's producers and before its consumers, where its inputs have the same
+              values
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
     """
     assert isinstance(block, BlockRV)
@@ -111,17 +113,21 @@ def _move(
         raise state.error(
             "loop-above", f"the loop {loop.var.name} is above {realize.block.name} already", loop
         )
-    update = reverse and block_facts.update(scope, realize.block.token) is None
-    if not update:
+    token = realize.block.token
+    under = {c.token for c in scope.under(loop)}
+    update = reverse and block_facts.update(scope, token) is None
+    start = not reverse and _starts_updates(scope, child, under)
+    if not (update or start):
         require_complete_or_reduction(state, scope, realize, sole=reverse)
     require_whole_domain(state, realize, child.loops)
     if not reverse:
         require_not_output(state, realize)
-    token = realize.block.token
     others = scope.producers(token) if reverse else scope.consumers(token)
-    under = {c.token for c in scope.under(loop)}
+    readers = [] if reverse else [c.token for c in others]
     if reverse:
         others = _open_producers(state, scope, others, loop)
+    elif start:
+        others = _needing(state, scope, others, loop)
     what = "producer" if reverse else "consumer"
     outside = [c for c in others if c.token not in under]
     if outside or not others:
@@ -140,10 +146,37 @@ def _move(
     require_same_inputs(state, scope, realize, around)
     if update:
         _require_each_once(state, realize, realize, child.loops)
+    if update or start:
         _require_each_once(state, realize, moved, around)
     state.commit(edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place)))
-    confirm_cover(state, token, *([] if reverse else [c.token for c in others]))
+    confirm_cover(state, token, *readers)
     confirm_kinds(state, around)
+
+
+def _starts_updates(scope: Scope, child: Child, under: Collection[BlockToken]) -> bool:
+    """Whether a child sets elements that blocks under a loop, and no other blocks, update.
+
+    Each instance may run only once: a second run would set an updated element again.
+    """
+    block = child.block
+    written = {r.buffer for r in block.writes}
+    writers = {
+        c.token for c in scope.realizes
+        if c is not child and any(r.buffer in written for r in c.block.writes)
+    }  # fmt: skip
+    after = {c.token for c in scope.consumers(block.token)}
+    if not writers or not writers <= after & set(under):
+        return False
+    return block_facts.complete(scope, block.token, among=()) is None
+
+
+def _needing(state: State, scope: Scope, consumers: Sequence[Child], loop: For) -> list[Child]:
+    """The consumers without those that come after the nest of `loop`, where all results are."""
+    outermost = (*state.loops_above(loop), loop)[0]
+    inside = {c.token for c in scope.under(outermost)}
+    last = max(n for n, c in enumerate(scope.realizes) if c.token in inside)
+    after = {c.token for c in scope.realizes[last + 1 :]}
+    return [c for c in consumers if c.token not in after]
 
 
 def _open_producers(

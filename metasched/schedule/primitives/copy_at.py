@@ -11,8 +11,9 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region, relax, union_regions
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import LT, TRUE, Expr, Var, compare, logical_and
+from metasched.ir.expr import LT, TRUE, Expr, Var, as_int, compare, logical_and
 from metasched.ir.stmt import (
+    EMPTY,
     Block,
     BlockRealize,
     BufferStore,
@@ -24,7 +25,14 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import blocks_of, free_vars, loads_of, substitute, substitute_buffers
+from metasched.ir.visit import (
+    blocks_of,
+    free_vars,
+    loads_of,
+    reads_memory,
+    substitute,
+    substitute_buffers,
+)
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_kinds,
@@ -223,7 +231,10 @@ class _Site:
         )  # fmt: skip
 
     def copy(self, source: Buffer, target: Buffer, region: Sequence[Range]) -> BlockRealize:
-        """`target[region] = source[region]` as one block over the loops that the region uses."""
+        """`target[region] = source[region]` as one block over the loops that the region uses.
+
+        The copy of one element has no loops, and lowering has no form to choose.
+        """
         state = self.state
         used = frozenset().union(*(free_vars(r.min) | free_vars(r.extent) for r in region))
         outer = [n for n in self._above() if n.var in used]
@@ -234,8 +245,10 @@ class _Site:
         ]  # fmt: skip
         mine: dict[Var, Expr] = {o.var: v.var for o, v in zip(outer, iters, strict=True)}
         box = [Range(substitute(r.min, mine), substitute(r.extent, mine)) for r in region]
+        one = all(as_int(r.extent) == 1 and not reads_memory(r.min) for r in box)
         loops = [(state.fresh_var(f"ax{n}", r.min.dtype), r.extent) for n, r in enumerate(box)]
-        point = tuple(r.min + v for r, (v, _) in zip(box, loops, strict=True))
+        point = tuple(r.min if one else r.min + v for r, (v, _) in zip(box, loops, strict=True))
+        loops = [] if one else loops
         body: Stmt = BufferStore(target, BufferLoad(source, point), point)
         side = "reads" if source is self.buffer else "writes"
         bounds = [
@@ -243,7 +256,7 @@ class _Site:
             for r in scope_bounds(self.scope, self.buffer, side)
         ]
         guard = self._guard(iters, box, point, bounds)
-        body = nest(list(loops), body if guard is TRUE else IfThenElse(guard, body))
+        body = nest(loops, body if guard is TRUE else IfThenElse(guard, body))
         cache = source if source is not self.buffer else target
         asked = dict.fromkeys(x for r in box for e in (r.min, r.extent) for x in loads_of(e))
         places = (
@@ -252,7 +265,7 @@ class _Site:
         block = Block(
             state.fresh_block_name(cache.name), tuple(iters),
             (BufferRegion(source, tuple(box)), *places), (BufferRegion(target, tuple(box)),), body,
-            annotations=FrozenMap({"auto_copy": 1}),
+            annotations=EMPTY if one else FrozenMap({"auto_copy": 1}),
         )  # fmt: skip
         return BlockRealize(tuple(o.var for o in outer), TRUE, block)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from metasched.analysis.access import exact_accesses
 from metasched.analysis.added import control_exprs, unsafe_divisors
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, relax_ranges
@@ -28,6 +29,7 @@ from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, IterVar, Stmt, evolve
 from metasched.ir.visit import (
     free_vars,
+    loads_of,
     reads_memory,
     substitute,
     substitute_buffers,
@@ -56,10 +58,11 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     to its last value. Loops and block keep their handles. An iterator whose extent is already a
     multiple is not changed. An extent that is known at run time only is rounded up at run time.
 
-    requires  a complete or reduction block in a stage pipeline, whose inputs later blocks may
-              overwrite, alone below loops that are its iterators; one written buffer, allocated by
-              the block around and indexed by each padded iterator itself; one positive integer for
-              each iterator, 1 for reduce iterators; no integer division by a loaded value; a block
+    requires  a block in a stage pipeline, whose inputs later blocks may overwrite, alone below
+              loops that are its iterators; complete, a reduction, or without init and with no index
+              or loop that depends on its result; one written buffer, allocated by the block around
+              and indexed by each padded iterator itself; one positive integer for each iterator, 1
+              for others than spatial iterators; no integer division by a loaded value; a block
               around that declares all that is read after the step
     rewrite   B[i] = A[i]; C[i] = B[i] for 7 i
               -> B[i] = A[T.min(i, 6)] for 8 i; C[i] = B[i] for 7 i
@@ -67,7 +70,9 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     scope = require_stage_pipeline(state, realize, realize.block, in_place=True)
-    require_complete_or_reduction(state, scope, realize)
+    apart = _keeps_apart(realize.block)
+    if not apart:
+        require_complete_or_reduction(state, scope, realize)
     loops = own_loops(state, realize)
     grown = _grown(state, realize, multiples)
     if not grown:
@@ -82,6 +87,8 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
             "not-allocated", f"{buffer.name} is allocated outside of the block around "
             f"{old.name}, which declares the region it writes", realize,
         )  # fmt: skip
+    if not apart:
+        refuse_partial(state, realize, buffer)
     place = _place(state, realize, buffer, grown)
     larger = _larger(state, realize, place, grown)
     _require_safe(state, realize)
@@ -93,6 +100,20 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
             edits.append(edit.wrap(loop, with_extent(as_expr(grown[v.var], loop.var.dtype))))
     edits.append(edit.wrap(site, lambda node: substitute_buffers(node, {buffer: larger})))
     state.commit(*edits)
+
+
+def _keeps_apart(block: Block) -> bool:
+    """Whether the instances of a block for an element read and write that element alone.
+
+    Such a block may keep the order of its instances, and other blocks may write the element before
+    or after. No index or loop depends on the element: its value in an added iteration is unknown.
+    """
+    if block.init is not None or exact_accesses(block) is None or len(block.writes) != 1:
+        return False
+    buffer = block.writes[0].buffer
+    accesses = [s for s in walk(block) if isinstance(s, (BufferLoad, BufferStore))]
+    steering = (*control_exprs(block), *(index for s in accesses for index in s.indices))
+    return all(buffer is not load.buffer for e in steering for load in loads_of(e))
 
 
 def _require_declared(state: State, realize: BlockRealize, changed: Block) -> None:
@@ -159,7 +180,6 @@ def _place(
 ) -> BufferStore:
     """A store of the block; raises unless all stores have the same indices, among them each padded
     iterator itself."""
-    refuse_partial(state, realize, buffer)
     stores = [s for s in walk(realize.block) if isinstance(s, BufferStore)]
     loads = [e for e in walk(realize.block) if isinstance(e, BufferLoad) and e.buffer is buffer]
     indices = stores[0].indices
@@ -182,9 +202,12 @@ def _larger(
     """The written buffer, enlarged by the extra results."""
     old = place.buffer
     extents: dict[Expr, Expr] = {v.var: v.dom.extent for v in realize.block.iter_vars}
-    shape = []
+    shape: list[Expr] = []
     for index, size in zip(place.indices, old.shape, strict=True):
-        if index in grown and _simplified(size) is not _simplified(extents[index]):
+        fits = index not in grown or _simplified(size) is _simplified(extents[index])
+        if not fits and _simplified(size) is _simplified(grown[index]):
+            fits = _unread(state, realize, old, len(shape), extents[index])
+        if not fits:
             raise state.error(
                 "shared-result",
                 f"{realize.block.name} writes only a part of {old.name} along {show_expr(index)}",
@@ -194,6 +217,22 @@ def _larger(
     return state.fresh_buffer(
         old.name, tuple(shape), old.dtype, old.scope, (), None, old.align, old.offset_factor
     )
+
+
+def _unread(state: State, realize: BlockRealize, buffer: Buffer, axis: int, end: Expr) -> bool:
+    """Whether no other block reads elements of a buffer from `end` on along an axis."""
+    around = state.scope_block(realize)
+    assert around is not None
+    inside = Range(as_expr(0, end.dtype), end)
+    for node in walk(around.body):
+        if not isinstance(node, Block) or node is realize.block:
+            continue
+        for read in node.reads:
+            if read.buffer is buffer:
+                box = relax_ranges(read.region, {v.var: v.dom for v in node.iter_vars})
+                if box is None or not covers((inside,), (box[axis],)):
+                    return False
+    return True
 
 
 def _require_safe(state: State, realize: BlockRealize) -> None:
