@@ -183,6 +183,12 @@ def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | i
 
 
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
+    """A handle of `epilogue_of` a block."""
+    found = epilogue_of(sch, block)
+    return None if found is None else sch.get_block(found.block.name)
+
+
+def epilogue_of(sch: Schedule, block: BlockRV) -> Child | None:
     """The only consumer of a block, if it can finish each element where the block computes it.
 
     The consumer has plain loops and only spatial iterators, and overwrites nothing that the block
@@ -205,7 +211,7 @@ def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
         return None
     if _in_place(consumer.block) and update(scope, consumer.token) is not None:
         return None
-    return sch.get_block(consumer.block.name) if _is_box(consumer) else None
+    return consumer if _is_box(consumer) else None
 
 
 def _is_box(child: Child) -> bool:

@@ -6,7 +6,9 @@ and every block with several outputs is cut, as far as dependences allow. A thir
 private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer, and a
 sum with a constant factor (`alpha * A · B`) is multiplied once. A
 triangle is computed over the square around it, whose loops have constant extents. A temporary
-buffer that each iteration fills anew gets a copy for each iteration.
+buffer that each iteration fills anew gets a copy for each iteration. A fourth program keeps sums
+whose order is fixed (`C[i, j] = 0`, then `+=` in a loop) in a buffer of their own, so that tiles of
+them are set, summed and stored together.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
+from metasched.space.modules.register_plan import in_order
 from metasched.space.strides import has_vectors
 
 MOST = 1 << 20
@@ -50,20 +53,12 @@ class LoopDistribution:
         realize = sch.state.block(block)
         if sch.state.parent(realize) is not None:
             return [sch]
-        variant = sch.copy()
+        variant, kept = sch.copy(), sch.copy()
+        _distribute(variant, block, sch.refused)
+        if _keep_sums(kept, block):
+            _distribute(kept, block, [])
         func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
-        for one in list(blocks_of(realize.block.body)):
-            if len(one.block.writes) > 1 and is_leaf(one.block) is None:
-                try:
-                    _cut(variant, variant.get_block(one.block.name, func))
-                except ScheduleError as error:
-                    if error.reason != "no-stores":  # one statement computes the outputs
-                        sch.refused.append(error)
         name = sch.state.func_of(realize)[0]
-        for child in list(Scope.of(variant.mod[name].root).realizes):
-            handle = variant.get_block(child.block.name, func)
-            while _distributed(variant, handle, child_of(variant, child.token)):
-                pass
         private = variant.copy()
         for child in list(Scope.of(private.mod[name].root).realizes):
             if child.loops and steps(child.loops[0]) >= self.least:
@@ -73,8 +68,59 @@ class LoopDistribution:
                 except ScheduleError as error:
                     if error.reason != "no-update":  # there is no sum to keep apart
                         sch.refused.append(error)
-        every = {id(one.mod): one for one in (private, variant, sch)}
+        every = {id(one.mod): one for one in (private, kept, variant, sch)}
         return list(every.values())
+
+
+def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> None:
+    """Cut every block with several outputs, and distribute every loop, as far as possible.
+
+    Args:
+        refused: takes the refusals.
+    """
+    realize = sch.state.block(root)
+    name = sch.state.func_of(realize)[0]
+    func = name if len(sch.mod.functions) > 1 else None
+    for one in list(blocks_of(realize.block.body)):
+        if len(one.block.writes) > 1 and is_leaf(one.block) is None:
+            try:
+                _cut(sch, sch.get_block(one.block.name, func))
+            except ScheduleError as error:
+                if error.reason != "no-stores":  # one statement computes the outputs
+                    refused.append(error)
+    for child in list(Scope.of(sch.mod[name].root).realizes):
+        handle = sch.get_block(child.block.name, func)
+        while _distributed(sch, handle, child_of(sch, child.token)):
+            pass
+        if all(v.is_spatial for v in child.block.iter_vars):
+            _in_loop_order(sch, handle)  # an expanded buffer brought its iterators last
+
+
+def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
+    """Give a buffer of their own to the results that an iteration of a loop sets and then updates
+    in a fixed order; whether there are some."""
+    realize = sch.state.block(root)
+    name = sch.state.func_of(realize)[0]
+    func = name if len(sch.mod.functions) > 1 else None
+    found = False
+    for child in list(Scope.of(sch.mod[name].root).realizes):
+        if not in_order(child.block) or len(child.block.writes) != 1:
+            continue
+        now = child_of(sch, child.token)
+        scope, buffer = sch.state.scope(now.realize), child.block.writes[0].buffer
+        reuse = needs_multi_level_tiling(scope, child.token) is None
+        if buffer in scope.block.alloc_buffers or not reuse or not has_vectors(child.block):
+            continue
+        handle, before = sch.get_block(child.block.name, func), len(sch.trace)
+        shared = [n for n, part in enumerate([*now.loops, now.realize][1:])
+                  if now.loops[n].body is not part]  # fmt: skip
+        try:
+            if shared:
+                sch.write_at(sch.get_loops(handle)[shared[-1]], handle, 0, "global")
+                found = True
+        except ScheduleError:  # the results are needed or begun elsewhere
+            undo_to(sch, before)
+    return found
 
 
 def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from metasched.analysis.scope import Child
+from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, IterKind
-from metasched.schedule.handles import ExprRV
+from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import Operand
-from metasched.space.tiling import Axis
+from metasched.space.tiling import Axis, epilogue_of, untouched
 
 Tiles: TypeAlias = dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
 """For each axis, the levels of its parts and their factors."""
@@ -29,7 +32,8 @@ class Plan:
         direct: operands that few rows use, which may be read unpacked.
         form: the tensor instructions to use instead of vectors; None for vectors.
         at_run_time: the number of columns is known at run time only.
-        ordered: the block is tiled in place, and its terms keep their order.
+        ordered: the terms of the block keep their order.
+        in_place: the block updates results in memory, which no stage stores.
     """
 
     vector: int
@@ -41,15 +45,57 @@ class Plan:
     form: TensorForm | None = None
     at_run_time: bool = False
     ordered: bool = False
+    in_place: bool = False
 
 
 def in_order(block: Block) -> bool:
-    """Whether a block updates results in the order of its loops, as a sum of floats in plain loops.
-
-    Such a block starts from the results that memory holds, and no stage stores them. The tile stays
-    in registers, because code generation finds that no other statement of the loops touches it.
-    """
+    """Whether a block updates results in the order of its loops, as a sum of floats in plain
+    loops."""
     return block.init is None and any(v.kind is IterKind.OPAQUE for v in block.iter_vars)
+
+
+def starter_of(sch: Schedule, block: BlockRV) -> Child | None:
+    """The block that sets each result that an update starts from, at an index of its own.
+
+    None unless exactly one other block writes the results before the update, and nothing else.
+    """
+    realize = sch.state.block(block)
+    scope, buffer = sch.state.scope(realize), realize.block.writes[0].buffer
+    writers = [c for c in scope.writers(buffer) if c.realize is not realize]
+    if len(writers) != 1 or writers[0] not in scope.producers(realize.block.token):
+        return None
+    first = writers[0].block
+    places = {r.min for w in first.writes for r in w.region if as_int(r.min) is None}
+    own = {v.var for v in first.iter_vars}
+    alone = first.init is None and len(first.writes) == 1 and places == own
+    spatial = all(v.is_spatial for v in first.iter_vars)
+    return writers[0] if alone and spatial and untouched(writers[0]) else None
+
+
+def is_stage(sch: Schedule, block: BlockRV) -> bool:
+    """Whether a block sets the results of an update, and another stores them."""
+    return starter_of(sch, block) is not None and epilogue_of(sch, block) is not None
+
+
+def overcompute(
+    sch: Schedule, block: BlockRV, first: BlockRV | None, multiples: Mapping[int, Expr | int]
+) -> None:
+    """Pad iterators of a block, and those of the block that sets its results (see `starter_of`).
+
+    Args:
+        multiples: the multiples by positions of iterators; others are not padded.
+    """
+    node = sch.get(block)
+    places = [r.min for r in node.writes[0].region]
+    if first is not None:
+        start = sch.get(first)
+        indices = [r.min for r in start.writes[0].region]
+        at: dict[Expr, Expr | int] = {
+            node.iter_vars[n].var: factor for n, factor in multiples.items()
+        }
+        own = [at.get(places[indices.index(v.var)], 1) for v in start.iter_vars]
+        sch.overcompute(first, own)
+    sch.overcompute(block, [multiples.get(n, 1) for n in range(len(node.iter_vars))])
 
 
 def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:

@@ -17,8 +17,10 @@ Extents without suitable divisors are padded. Rows are padded to a size up to 15
 reads in the last tile. Only the block that stores the results then has conditions. A panel is
 stored in strips as wide as a tile, so that the micro kernel reads memory in order.
 
-A sum of floats in plain loops keeps its order, and starts from the results in memory. Its tiles are
-computed in place: no row or column is padded, and there is no consumer to fuse.
+A sum of floats in plain loops keeps its order. If a block sets its results and another stores them,
+both are fused with the tile. Otherwise its tiles are computed in place, from the results in memory:
+no row or column is padded, and the tile stays in registers because code generation finds that no
+other statement of the loops touches it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,15 @@ from metasched.ir.stmt import Block, IterVar
 from metasched.schedule.domain import divisors
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_plan import Plan, Tiles, columns_of, in_order
+from metasched.space.modules.register_plan import (
+    Plan,
+    Tiles,
+    columns_of,
+    in_order,
+    is_stage,
+    overcompute,
+    starter_of,
+)
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import (
     Operand,
@@ -108,7 +118,8 @@ class RegisterTiling:
         if not tileable(sch, block):
             return [sch]
         nested, ordered = within_parallel(sch, block), in_order(sch.get(block))
-        here = replace(self, pad_rows=False) if nested or ordered else self
+        in_place = ordered and not is_stage(sch, block)
+        here = replace(self, pad_rows=False) if nested or in_place else self
         here = replace(here, cores=1) if nested else here
         found: list[Schedule] = []
         for plan, pack in [(p, pack) for p in self.plans(sch, block) for pack in p.packable]:
@@ -128,15 +139,17 @@ class RegisterTiling:
         """
         node = sch.get(block)
         vector, ordered = vector_iter(node), in_order(node)
+        in_place = ordered and not is_stage(sch, block)
         sizes = [sch.state.size(v.dom.extent) for v in node.iter_vars]
         if vector is None or None in sizes:
             return []
         constant = all(as_int(v.dom.extent) is not None for v in node.iter_vars)
-        if (form is not None or ordered) and not constant:
+        if (form is not None or in_place) and not constant:
             return []
         extent = as_int(vector.dom.extent)
         if extent is None:
-            return self._plans_at_run_time(sch, node, vector)
+            found = self._plans_at_run_time(sch, node, vector)
+            return [replace(plan, ordered=ordered) for plan in found]
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         lanes = lanes if form is None else form.lanes
         widths = [w for w in (lanes, lanes // 2) if w >= 2 and extent % w == 0]
@@ -156,7 +169,7 @@ class RegisterTiling:
         first = {(o.contiguous, o.batch): o for o in reversed(large)}  # see `packed_panels`
         packable += [o for o in large if o.contiguous or o is first[False, o.batch]]
         alone = len(operands) == 1 == len(others) + len(ahead)
-        if ordered:
+        if in_place:
             pass  # no column may be computed that does not exist
         elif extent % lanes and (alone or None in packable) and extent > lanes // 2 > 0:
             step = padding_step(extent, lanes)
@@ -170,9 +183,8 @@ class RegisterTiling:
         if not widths and not found:
             widths = [max(d for d in divisors(extent) if d <= lanes)]
         if widths and widths[0] > 1:
-            plan = Plan(position, tuple(widths), tuple(packable), 1, ahead, direct)
-            found.append(replace(plan, ordered=ordered))
-        return found
+            found.append(Plan(position, tuple(widths), tuple(packable), 1, ahead, direct))
+        return [replace(plan, ordered=ordered, in_place=in_place) for plan in found]
 
     def _plans_at_run_time(self, sch: Schedule, node: Block, vector: IterVar) -> list[Plan]:
         """The plans for columns of run-time extent: padded in a panel, or with conditions."""
@@ -226,25 +238,26 @@ class RegisterTiling:
             strict: also require what a small block may be unable to meet: enough accumulators,
                 few repeated packings, and outer tiles that divide evenly over the cores.
         """
-        finish = None if plan.ordered else epilogue(sch, block)
+        finish = None if plan.in_place else epilogue(sch, block)
+        start = starter_of(sch, block) if plan.ordered and not plan.in_place else None
+        first = None if start is None else sch.get_block(start.block.name)
         if finish is not None:
             sch.set_scope(block, 0, "local")
         elif not plan.ordered:
             finish = sch.cache_write(block, 0, "local")
         how = (plan.vector, plan.step, plan.form is None)
         panels = packed_panels(sch, block, pack, *how) if pack is not None else []
-        iters = range(len(sch.get(block).iter_vars))
         if plan.step > 1:
-            sch.overcompute(block, [plan.step if n == plan.vector else 1 for n in iters])
+            overcompute(sch, block, first, {plan.vector: plan.step})
         every = axes(sch, block)
         width, tiles = self._sample(sch, every, plan, pack, strict)
-        parts = self._whole_tiles(sch, block, plan, every, tiles)
+        parts = self._whole_tiles(sch, block, first, plan, every, tiles)
         if plan.at_run_time and panels:
             columns = product(columns_of(tiles, plan)[1:])
             for panel, lanes in panels:
                 dims = range(len(sch.get(panel).iter_vars))
                 sch.overcompute(panel, [columns if n == lanes else 1 for n in dims])
-            sch.overcompute(block, [columns if n == plan.vector else 1 for n in iters])
+            overcompute(sch, block, first, {plan.vector: columns})
         parts.sort(key=lambda part: part[0].position == plan.vector)
         store = strips if plan.form is None else plan.form.strips
         for panel, lanes in panels:
@@ -252,12 +265,7 @@ class RegisterTiling:
         levels = tile(sch, STRUCTURE if plan.form is None else plan.form.structure, parts)
         outer = sch.fuse(*levels[_PARALLEL])
         depth = 1 + len(levels[_MIDDLE])
-        if finish is not None:
-            sch.reverse_compute_at(finish, levels[_MIDDLE][-1], preserve_unit_loops=True)
-            lane = stored_iter(sch, finish)
-            together = copied_together(sch, finish, lane, max(plan.widths))
-            wide = width if together >= max(plan.widths) else together
-            vectors(sch, sch.get_loops(finish)[depth:], lane, wide)
+        self._join(sch, first, finish, levels[_MIDDLE][-1], depth, plan, width)
         for panel, _ in panels if pack not in plan.ahead else ():
             if plan.form is None or (pack and pack.rows > FEW):
                 self.fill(sch, panel, outer, plan, width)
@@ -276,20 +284,38 @@ class RegisterTiling:
         if finish is not None:
             skip_outside(sch, finish, levels[_MIDDLE])
 
+    def _join(
+        self, sch: Schedule, first: BlockRV | None, finish: BlockRV | None, place: LoopRV,
+        depth: int, plan: Plan, width: ExprRV | int,
+    ) -> None:  # fmt: skip
+        """Set and store the results of a tile at the loop `place`, the innermost of `depth`."""
+        for stage, move in ((first, sch.compute_at), (finish, sch.reverse_compute_at)):
+            if stage is not None:
+                move(stage, place, preserve_unit_loops=True)
+                lane = stored_iter(sch, stage)
+                together = copied_together(sch, stage, lane, max(plan.widths))
+                wide = width if together >= max(plan.widths) else together
+                vectors(sch, sch.get_loops(stage)[depth:], lane, wide)
+
     def _whole_tiles(
-        self, sch: Schedule, block: BlockRV, plan: Plan, every: Sequence[Axis], tiles: Tiles
+        self,
+        sch: Schedule,
+        block: BlockRV,
+        first: BlockRV | None,
+        plan: Plan,
+        every: Sequence[Axis],
+        tiles: Tiles,
     ) -> list[tuple[Axis, Sequence[int], Factors]]:
         """Pad the rows to whole tiles; returns the levels and factors of each axis."""
-        iters = range(len(sch.get(block).iter_vars))
         rows = [a for a in every if a.spatial and a.position != plan.vector and tiles[a][1]]
         parts: list[tuple[Axis, Sequence[int], Factors]] = [(a, *tiles[a]) for a in every]
         if any(a.at_run_time for a in every):
             padded = {a.position: product(tiles[a][1][1:]) for a in rows if a.at_run_time}
-            sch.overcompute(block, [padded.get(n, 1) for n in iters])
+            overcompute(sch, block, first, padded)
         elif any(self._row_sizes(a.extent or 1)[0] != [a.extent] for a in rows):
             # The padded size may hold more tiles than the rows need: these are left out.
             kept = {a.position: [*tiles[a][1][:-2], tiles[a][1][-1]] for a in rows}
-            sch.overcompute(block, [product(kept.get(n, [])) for n in iters])
+            overcompute(sch, block, first, {n: product(sizes) for n, sizes in kept.items()})
             needed = {a: [*kept[a.position][:-1], None, tiles[a][1][-1]] for a in rows}
             parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
         return parts

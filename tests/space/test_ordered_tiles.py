@@ -1,0 +1,74 @@
+"""Sums of floats in plain loops get register tiles at every size, in the order that is written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from space.candidates import TARGET, draw
+
+import metasched as ms
+from metasched.analysis.sizes import with_sizes
+from metasched.ir.func import PrimFunc
+from metasched.kinds import default_modules
+from metasched.script import parse
+from metasched.space.generate import SpaceGenerator
+
+PLAIN = """
+@T.prim_func
+def f(A: T.Buffer((23, 9)), B: T.Buffer((9, 37)), C: T.Buffer((23, 37))):
+    for i, j in T.grid(23, 37):
+        C[i, j] = 0.0
+        for k in range(9):
+            C[i, j] += A[i, k] * B[k, j]
+"""
+SCALAR = """
+@T.prim_func
+def f(A: T.Buffer((23, 9)), B: T.Buffer((9, 37)), C: T.Buffer((23, 37))):
+    for i, j in T.grid(23, 37):
+        s = T.float32(0)
+        for k in range(9):
+            s += A[i, k] * B[k, j]
+        C[i, j] = T.max(s, 0.0)
+"""
+AT_RUN_TIME = """
+@T.prim_func
+def f(a: T.handle, b: T.handle, c: T.handle):
+    n, m, p, s = T.int64(), T.int64(), T.int64(), T.int64()
+    A = T.match_buffer(a, (n, p), strides=(s, 1))
+    B = T.match_buffer(b, (p, m))
+    C = T.match_buffer(c, (n, m))
+    for i, j in T.grid(n, m):
+        C[i, j] = 0.0
+        for k in range(p):
+            C[i, j] += A[i, k] * B[k, j]
+"""
+
+
+def tiles(func: PrimFunc) -> list[ms.Schedule]:
+    """A candidate of each design space that pads an ordered sum and keeps its tile on the stack."""
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    padded = [s for s in spaces if "overcompute" in str(s) and "opaque" not in str(s)]
+    drawn = (draw(func, space, seed) for space in padded for seed in range(2))
+    return [sch for sch in drawn if sch is not None and 'scope="local"' in sch.script()]
+
+
+@pytest.mark.parametrize("text", [PLAIN, SCALAR, AT_RUN_TIME], ids=["plain", "scalar", "run time"])
+def test_padded_tiles_keep_every_bit(text):
+    func = parse(text)
+    sizes = [(23, 9, 37)]
+    if text is AT_RUN_TIME:
+        func = with_sizes(func, {"n": 23, "m": 37, "p": 9})
+        sizes += [(1, 1, 1), (8, 0, 48), (49, 3, 95)]
+    found = tiles(func)
+    assert found
+    random, written = np.random.default_rng(0), ms.build(func)
+    for sch in found:
+        assert "T.axis.opaque" in sch.script()  # the order stays
+        kernel = ms.build(sch)
+        for n, p, m in sizes:
+            a = random.standard_normal((n, p)).astype("float32")
+            b = random.standard_normal((p, m)).astype("float32")
+            one, two = (np.full((n, m), np.nan, "float32") for _ in range(2))
+            kernel(a, b, one)
+            written(a, b, two)
+            np.testing.assert_array_equal(one, two)
