@@ -55,7 +55,8 @@ class LoopDistribution:
             return [sch]
         variant, kept = sch.copy(), sch.copy()
         _distribute(variant, block, sch.refused)
-        if _keep_sums(kept, block):
+        keeps = _keep_sums(kept, block)
+        if keeps:
             _distribute(kept, block, [])
         func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
         name = sch.state.func_of(realize)[0]
@@ -68,7 +69,8 @@ class LoopDistribution:
                 except ScheduleError as error:
                     if error.reason != "no-update":  # there is no sum to keep apart
                         sch.refused.append(error)
-        every = {id(one.mod): one for one in (private, kept, variant, sch)}
+        programs = (private, kept, variant, sch) if keeps else (private, variant, sch)
+        every = {id(one.mod): one for one in programs}
         return list(every.values())
 
 
@@ -109,7 +111,9 @@ def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
         now = child_of(sch, child.token)
         scope, buffer = sch.state.scope(now.realize), child.block.writes[0].buffer
         reuse = needs_multi_level_tiling(scope, child.token) is None
-        if buffer in scope.block.alloc_buffers or not reuse or not has_vectors(child.block):
+        spatial = [v for v in child.block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
+        tiles = reuse and len(spatial) > 1 and has_vectors(child.block)
+        if buffer in scope.block.alloc_buffers or not tiles:
             continue
         handle, before = sch.get_block(child.block.name, func), len(sch.trace)
         shared = [n for n, part in enumerate([*now.loops, now.realize][1:])
