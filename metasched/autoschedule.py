@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metasched import config
-from metasched.analysis.sizes import how_to_name, run_time_extents, with_sizes, with_strides
+from metasched.analysis.sizes import how_to_name, with_sizes, with_strides, without_size
 from metasched.database.replay import single
 from metasched.errors import warn
 from metasched.ir.func import SIZES, IRModule, PrimFunc
@@ -52,8 +52,7 @@ def autoschedule(
         load_plugin(file)
     only, machine = single(func), Target.of(target)
     only = with_sizes(only, sizes) if sizes is not None else only
-    named = with_strides(only, only.attrs.get(SIZES, {}))
-    lacking = [v.name for v in run_time_extents(only) if v.name not in named]
+    lacking = without_size(only, with_strides(only, only.attrs.get(SIZES, {})))
     only = only if lacking else with_sizes(only, {})
     chosen = spaces_of(space, settings.space, ["main"], machine)["main"]
     with paused_collection():

@@ -32,8 +32,8 @@ def with_sizes(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     Sizes that the function has already stay where `sizes` does not name them. Strides need no
     numbers: see `with_strides`.
 
-    Raises MetaschedError for a name that is no run-time extent, a number below 1, or an extent
-    without a number.
+    Raises MetaschedError for a name that is no run-time extent, a number below 1, an extent
+    without a number, or a stride with which elements share an address.
     """
     return with_sizes_each({"": func}, sizes)[""]
 
@@ -87,7 +87,7 @@ def _compact(buffer: Buffer, known: Values, strides: frozenset[str], gap: int) -
     variables that may change."""
     found: dict[Var, Expr] = {}
     free, row = [], 1
-    for stride, extent in zip(buffer.strides, buffer.shape, strict=bool(buffer.strides)):
+    for stride, extent in zip(buffer.strides, buffer.shape, strict=False):
         count = size_of(extent, known)
         if count is None:
             return {}
@@ -103,7 +103,7 @@ def _compact(buffer: Buffer, known: Values, strides: frozenset[str], gap: int) -
 
 def _sized(label: str, func: PrimFunc, names: list[str], sizes: Mapping[str, int]) -> PrimFunc:
     whole = with_strides(func, {**func.attrs.get(SIZES, {}), **sizes})
-    lacking = [name for name in names if name not in whole]
+    lacking = without_size(func, whole)
     if lacking:
         several = len(lacking) > 1
         raise MetaschedError(
@@ -111,7 +111,34 @@ def _sized(label: str, func: PrimFunc, names: list[str], sizes: Mapping[str, int
             f"{'are' if several else 'is'} known at run time only, and there is no size to tune "
             f"at: {how_to_name(lacking)}"
         )
-    return func.with_attr(SIZES, {name: whole[name] for name in names}) if names else func
+    if not names:
+        return func
+    sized = func.with_attr(SIZES, {name: whole[name] for name in names})
+    for given, buffer in zip(func.buffers, at_sizes(sized).buffers, strict=True):
+        if any(as_int(stride) is None for stride in given.strides):
+            _require_apart(label, buffer)
+    return sized
+
+
+def without_size(func: PrimFunc, sizes: Mapping[str, int]) -> list[str]:
+    """The run-time extents without a size; strides follow from them (see `with_strides`)."""
+    lacking = [v.name for v in run_time_extents(func) if v.name not in sizes]
+    strides = run_time_strides(func)
+    return [name for name in lacking if name not in strides] or lacking
+
+
+def _require_apart(label: str, buffer: Buffer) -> None:
+    """Refuse a parameter whose elements may share an address."""
+    pairs = zip(buffer.strides, buffer.shape, strict=False)
+    steps = sorted((as_int(s) or 0, as_int(n) or 0) for s, n in pairs if as_int(n) != 1)
+    reach = 1
+    for stride, count in steps:
+        if stride < reach:
+            raise MetaschedError(
+                f"{label}{label and ': '}with these sizes, elements of {buffer.name} may share an "
+                f"address: a stride is {stride}, and at least {reach} keeps them apart"
+            )
+        reach += (count - 1) * stride
 
 
 def how_to_name(extents: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 import metasched as ms
 from metasched.analysis.sizes import run_time_strides, with_sizes, with_strides
+from metasched.errors import MetaschedError
 from metasched.measure.other_sizes import other_sizes
 from metasched.script import parse
 
@@ -78,3 +79,20 @@ def test_tuned_without_a_stride(shape, tmp_path):
         kernel(a, b[:, :6])
         np.testing.assert_array_equal(b[:, :6], a * 2)
         assert not b[:, 6:].any()
+
+
+def test_only_extents_are_asked_for():
+    for sizes, extents in ({}, "extents n, m are"), ({"n": 4, "s": 9}, "extent m is"):
+        with pytest.raises(MetaschedError, match=rf"^the {extents} known at run time only"):
+            with_sizes(scaled(), sizes)
+    with pytest.warns(UserWarning, match=r"name each by sizes={'n': 1024, 'm': 1024},"):
+        ms.autoschedule(scaled())
+
+
+def test_rows_that_overlap_are_refused():
+    """Every candidate was wrong: an element of the output is another element of it."""
+    message = "elements of A may share an address: a stride is 2, and at least 8 keeps them apart"
+    with pytest.raises(MetaschedError, match=message):
+        with_sizes(scaled(), {"n": 4, "m": 8, "s": 2})
+    columns = scaled(strides="(s, n)")  # a column is contiguous
+    assert with_sizes(columns, {"n": 4, "m": 8, "s": 1}).attrs["metasched.sizes"]["s"] == 1
