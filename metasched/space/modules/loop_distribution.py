@@ -115,13 +115,13 @@ def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
         tiles = reuse and len(spatial) > 1 and has_vectors(child.block)
         if buffer in scope.block.alloc_buffers or not tiles:
             continue
-        handle, before = sch.get_block(child.block.name, func), len(sch.trace)
-        shared = [n for n, part in enumerate([*now.loops, now.realize][1:])
-                  if now.loops[n].body is not part]  # fmt: skip
+        depth, before = _innermost_shared(now), len(sch.trace)
+        if depth is None:
+            continue
+        handle = sch.get_block(child.block.name, func)
         try:
-            if shared:
-                sch.write_at(sch.get_loops(handle)[shared[-1]], handle, 0, "global")
-                found = True
+            sch.write_at(sch.get_loops(handle)[depth], handle, 0, "global")
+            found = True
         except ScheduleError:  # the results are needed or begun elsewhere
             undo_to(sch, before)
     return found
@@ -144,13 +144,19 @@ def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:
     return False
 
 
+def _innermost_shared(child: Child) -> int | None:
+    """The depth of the innermost loop over a block that holds other statements, too."""
+    below = [*child.loops, child.realize][1:]
+    shared = (n for n, part in enumerate(below) if child.loops[n].body is not part)
+    return max(shared, default=None)
+
+
 def _expand_buffers(sch: Schedule, child: Child) -> None:
     """Give each iteration of the innermost shared loop its own copies of the temporary buffers."""
-    below = [*child.loops, child.realize][1:]
-    shared = [n for n, part in enumerate(below) if child.loops[n].body is not part]
-    if not shared:
+    depth = _innermost_shared(child)
+    if depth is None:
         raise ScheduleError("expand_buffer", "own-nest", "the block shares no loop")
-    depth, scope = shared[-1], sch.state.scope(child.realize)
+    scope = sch.state.scope(child.realize)
     around = [as_int(child.loops[depth].extent) or MOST]
     inside = [c.block for c in scope.under(child.loops[depth])]
     done: set[Buffer] = set()
