@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import inf
 
@@ -32,7 +33,7 @@ from metasched.analysis.access import (
 from metasched.analysis.cover import bound_regions, loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.guards import load_guards, predicate_guards, tight
-from metasched.analysis.instances import Place, distances
+from metasched.analysis.instances import Place, bare, stays_equal
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.producers import self_contained
@@ -51,7 +52,7 @@ from metasched.arith.linear import Linear
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import describe, show_region
-from metasched.ir.expr import Expr, Var, as_int
+from metasched.ir.expr import TRUE, Expr, Var, as_int
 from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     Block,
@@ -86,6 +87,7 @@ class Touch:
         child: the block; None for an access outside of blocks.
         guards: linear forms that are at most 0 whenever the access happens, by the block's
             predicate and the conditions around a load.
+        known_place: the result of `place`, once it was asked for.
     """
 
     buffer: Buffer
@@ -96,6 +98,7 @@ class Touch:
     inner: frozenset[Var] = frozenset()
     child: Child | None = None
     guards: tuple[Linear, ...] = ()
+    known_place: Place | None = None
 
     def show(self) -> str:
         """The access in words."""
@@ -128,7 +131,7 @@ def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]
     return found
 
 
-def guard_pairs(a: Touch, b: Touch, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
+def _guard_pairs(a: Place, b: Place, ranges: Ranges) -> Iterator[tuple[Kept | None, Kept | None]]:
     """The bounds that the predicates of two accesses add to the ranges of their loops.
 
     Two bounds on equal terms form a pair. A bound that only one access has is paired with None. If
@@ -227,37 +230,51 @@ def loops_below(loops: Sequence[For], top: For) -> list[For]:
     return []
 
 
-def moving_vars(a: Touch, b: Touch, scope: Scope, top: For) -> set[Var]:
+def moving_vars(a: Touch, b: Touch, scope: Scope, top: For) -> frozenset[Var]:
     """The variables that may differ between two accesses in one iteration of the loops above."""
     below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
     lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
-    return {loop.var for loop in below} | lets | a.inner | b.inner
+    return frozenset(lets.union([loop.var for loop in below], a.inner, b.inner))
 
 
 def _apart(scope: Scope, loop: For, a: Touch, b: Touch) -> bool:
     """Whether two accesses are proved to touch no element in different iterations of `loop`."""
     moving = moving_vars(a, b, scope, loop)
-    return all(
-        never_ahead(place(x), place(y), (x.guards, y.guards), moving, [loop.var])
-        for x, y in ((a, b), (b, a))
-    )
+    pairs = ((a, b), (b, a))
+    return all(never_ahead(place(x), place(y), moving, (loop.var,)) for x, y in pairs)
 
 
 def meet(
     a: Touch, b: Touch, scope: Scope, top: For, within: Mapping[Var, Interval] | None = None
-) -> dict[Var, Interval] | None:
+) -> Mapping[Var, Interval] | None:
     """`overlap_distances` of `a` and `b` in two iterations of `top`."""
     if a.buffer is not b.buffer:
         return None
-    moving = moving_vars(a, b, scope, top)
+    moving, limits = moving_vars(a, b, scope, top), tuple((within or {}).items())
+    return distances_within(place(a), place(b), moving, limits)
+
+
+@lru_cache(maxsize=1 << 12)
+def distances_within(
+    a: Place,
+    b: Place,
+    moving: frozenset[Var],
+    limits: tuple[tuple[Var, Interval], ...] = (),
+) -> Mapping[Var, Interval] | None:
+    """`overlap_distances` of two accesses of one buffer, with their loops and guards.
+
+    Args:
+        moving: the variables that may have different values for the two accesses.
+        limits: for some variables, the interval to which their differences are limited.
+    """
     ranges = loop_ranges((*a.loops, *b.loops))
-    kept = guard_pairs(a, b, ranges)
-    return overlap_distances(a.box, b.box, Outside(moving), ranges, kept, within)
+    kept = _guard_pairs(a, b, ranges)
+    return overlap_distances(a.box, b.box, Outside(moving), ranges, kept, dict(limits))
 
 
 def conflicts(
     scope: Scope, top: For, harmless: Callable[[Touch, Touch], bool]
-) -> Iterator[tuple[Touch, Touch, dict[Var, Interval]]]:
+) -> Iterator[tuple[Touch, Touch, Mapping[Var, Interval]]]:
     """The pairs of accesses below `top`, one a write, that may conflict in one element."""
     for a, b in _pairs(scope, top):
         distance = None if harmless(a, b) else meet(a, b, scope, top)
@@ -323,17 +340,19 @@ def carried_dependence(
                 continue
             if not reduces and _apart(scope, loop, a, b):
                 continue
-            apart = None if reduces else distances(place(a), place(b), loop.var)
-            if apart is None or apart[loop.var].any():
+            if reduces or not stays_equal(place(a), place(b), loop.var):
                 return _carried(loop, a, b, reduces)
     return None
 
 
 def place(touch: Touch) -> Place:
     """An access with its box, loops and predicate. (Loads in a predicate are unconditional.)"""
-    if touch.child is None or not touch.guards:
-        return Place(touch.box, touch.loops)
-    return Place(touch.box, touch.loops, touch.child.realize.predicate)
+    if touch.known_place is None:
+        guarded = touch.child is not None and touch.guards
+        condition = touch.child.realize.predicate if touch.child and guarded else TRUE
+        loops = tuple(map(bare, touch.loops))
+        touch.known_place = Place(touch.box, loops, condition, touch.guards)
+    return touch.known_place
 
 
 def unknown_effects(loop: For, scope: Scope, nested_jumps: bool = False) -> Failure | None:

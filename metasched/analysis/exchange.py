@@ -42,7 +42,7 @@ def pushed_early(
     less = (
         [((k, 0), (j, 1)), ((j, 1), (j, 0))] if completes else [((j, 0), (j, 1)), ((k, 1), (k, 0))]
     )
-    places = place(a), place(b), (a.guards, b.guards), moving
+    places = place(a), place(b), moving
     same = begins and not (_commute(a, b) or meet_nowhere(*places, [((k, 0), (j, 0))], [j]))
     if meet_nowhere(*places, less) and not same:
         return None

@@ -7,6 +7,7 @@ below the condition.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from math import inf
 
 from metasched.analysis.access import Access
@@ -24,7 +25,12 @@ from metasched.ir.visit import loads_of, substitute
 
 def predicate_guards(child: Child) -> tuple[Linear, ...]:
     """Forms that are at most 0 where the predicate lets the body run."""
-    forms = (_form(part, {}) for part in conjuncts(child.realize.predicate))
+    return _guards_of(child.realize.predicate)
+
+
+@lru_cache(maxsize=1 << 12)
+def _guards_of(predicate: Expr) -> tuple[Linear, ...]:
+    forms = (_form(part, {}) for part in conjuncts(predicate))
     return tuple(form for form in forms if form is not None)
 
 

@@ -7,6 +7,7 @@ that proof fails and the nest is small, all iterations are enumerated, and the a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,20 +15,54 @@ from numpy.typing import NDArray
 
 from metasched.analysis.overlap import Side
 from metasched.arith.corner import at_all
-from metasched.ir.expr import TRUE, Expr, Var
-from metasched.ir.stmt import For
+from metasched.arith.linear import Linear
+from metasched.ir.expr import TRUE, Expr, IntImm, Var
+from metasched.ir.stmt import Evaluate, For, ForKind, fact
 
 _MOST = 1 << 18  # pairs that are enumerated at most
 _Columns: TypeAlias = list[NDArray[np.int64]]
 
 
 class Place(NamedTuple):
-    """An access: the box that it touches, over the variables of `loops`, where `condition`
-    holds."""
+    """An access: the box that it touches, over the variables of `loops`, where `condition` holds.
+
+    Places of equal accesses are equal, also in two programs, so that proofs about them are kept.
+
+    Attributes:
+        loops: the loops around the access, each without its body (see `bare`).
+        guards: forms that are at most 0 where the access happens.
+    """
 
     box: tuple[Side, ...]
     loops: tuple[For, ...]
     condition: Expr = TRUE
+    guards: tuple[Linear, ...] = ()
+
+
+@fact
+def bare(loop: For) -> For:
+    """A loop without its body, kind and notes: one object for all loops with these ends."""
+    return _bare(loop.var, loop.min, loop.extent, loop.step)
+
+
+@lru_cache(maxsize=1 << 12)
+def _bare(var: Var, low: Expr, extent: Expr, step: Expr | None) -> For:
+    return For(var, low, extent, ForKind.SERIAL, Evaluate(IntImm("int32", 0)), step=step)
+
+
+@lru_cache(maxsize=1 << 12)
+def stays_behind(a: Place, b: Place, order: tuple[Var, ...], ties: bool) -> bool:
+    """Whether `b`, where it touches an element of `a`, is known to run in no earlier iteration of
+    `order` than `a`; with `ties`, in a later iteration."""
+    apart = distances(a, b, order[0])
+    return apart is not None and not (ahead(apart, order) < (1 if ties else 0)).any()
+
+
+@lru_cache(maxsize=1 << 12)
+def stays_equal(a: Place, b: Place, var: Var) -> bool:
+    """Whether `a` and `b` are known to touch a common element only in one iteration of a loop."""
+    apart = distances(a, b, var)
+    return apart is not None and not apart[var].any()
 
 
 def distances(a: Place, b: Place, top: Var) -> dict[Var, NDArray[np.int64]] | None:

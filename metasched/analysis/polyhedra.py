@@ -9,6 +9,7 @@ indices.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+from functools import lru_cache
 from math import inf
 
 from metasched.analysis.instances import Place
@@ -19,13 +20,9 @@ from metasched.ir.expr import Expr, FloorDiv, FloorMod, Max, Min, Var, as_int
 from metasched.ir.visit import free_vars, reads_memory
 
 
+@lru_cache(maxsize=1 << 12)
 def never_ahead(
-    a: Place,
-    b: Place,
-    guards: tuple[Sequence[Linear], Sequence[Linear]],
-    moving: Collection[Var],
-    order: Sequence[Var],
-    ties: bool = False,
+    a: Place, b: Place, moving: frozenset[Var], order: tuple[Var, ...], ties: bool = False
 ) -> bool:
     """Whether `a` is proved to touch no element in an iteration after one where `b` touches it.
 
@@ -33,11 +30,10 @@ def never_ahead(
 
     Args:
         a, b: accesses of one buffer.
-        guards: for each access the forms that are at most 0 where the access happens.
         moving: the variables that may have different values for the two accesses.
         order: loops around both accesses, outermost first, which order the iterations.
     """
-    system = _System.of_meeting(a, b, guards, moving)
+    system = _System.of_meeting(a, b, moving)
     for var in order:
         one = Linear({var: 1}, 0)
         last = len(system.rows)
@@ -51,17 +47,12 @@ def never_ahead(
 
 
 def order_kept(
-    a: Place,
-    b: Place,
-    guards: tuple[Sequence[Linear], Sequence[Linear]],
-    moving: Collection[Var],
-    old: Sequence[Var],
-    new: Sequence[Var],
+    a: Place, b: Place, moving: Collection[Var], old: Sequence[Var], new: Sequence[Var]
 ) -> bool:
     """Whether two accesses of one element are proved to keep their order if loops are reordered.
 
     Args:
-        a, b, guards, moving: see `never_ahead`.
+        a, b, moving: see `never_ahead`.
         old, new: the loops around both accesses in both orders, outermost first.
     """
     for first in range(len(old)):
@@ -73,7 +64,7 @@ def order_kept(
                 before = (old[first], one), (old[first], other)
                 after = (new[last], other), (new[last], one)
                 less = [before, after]
-                if not meet_nowhere(a, b, guards, moving, less, equal):
+                if not meet_nowhere(a, b, moving, less, equal):
                     return False
     return True
 
@@ -81,7 +72,6 @@ def order_kept(
 def meet_nowhere(
     a: Place,
     b: Place,
-    guards: tuple[Sequence[Linear], Sequence[Linear]],
     moving: Collection[Var],
     less: Sequence[tuple[tuple[Var, int], tuple[Var, int]]],
     equal: Sequence[Var] = (),
@@ -89,12 +79,12 @@ def meet_nowhere(
     """Whether `a` and `b` are proved to touch no common element under an order of their iterations.
 
     Args:
-        a, b, guards, moving: see `never_ahead`.
+        a, b, moving: see `never_ahead`.
         less: pairs of variables, each of execution 0 (of `a`) or 1 (of `b`), of which the first
             is less than the second.
         equal: variables that have the same value in both executions.
     """
-    system = _System.of_meeting(a, b, guards, moving)
+    system = _System.of_meeting(a, b, moving)
     for var in equal:
         system.at_most(Linear({var: 1}, 0), 0, Linear({var: 1}, 0), 1, 0)
         system.at_most(Linear({var: 1}, 0), 1, Linear({var: 1}, 0), 0, 0)
@@ -112,24 +102,18 @@ class _System:
         self._known: set[Hashable] = set()
 
     @classmethod
-    def of_meeting(
-        cls,
-        a: Place,
-        b: Place,
-        guards: tuple[Sequence[Linear], Sequence[Linear]],
-        moving: Collection[Var],
-    ) -> _System:
+    def of_meeting(cls, a: Place, b: Place, moving: Collection[Var]) -> _System:
         """The executions of two accesses in which both touch one element."""
         system = cls(frozenset(moving))
-        for side, (place, forms) in enumerate(zip((a, b), guards, strict=True)):
-            system.bound(place, forms, side)
+        for side, place in enumerate((a, b)):
+            system.bound(place, side)
         for (mine, width), (theirs, other) in zip(a.box, b.box, strict=True):
             if width < inf and other < inf:
                 system.at_most(mine, 0, theirs, 1, int(other) - 1)
                 system.at_most(theirs, 1, mine, 0, int(width) - 1)
         return system
 
-    def bound(self, place: Place, guards: Sequence[Linear], side: int) -> None:
+    def bound(self, place: Place, side: int) -> None:
         """Add the ends of the loops around an access, and its guards."""
         zero = Linear({}, 0)
         for loop in place.loops:
@@ -137,7 +121,7 @@ class _System:
                 var, low = Linear({loop.var: 1}, 0), linear(loop.min)
                 self.at_most(low, side, var, side, 0)
                 self.at_most(var, side, low.plus(linear(loop.extent)), side, -1)
-        for form in guards:
+        for form in place.guards:
             self.at_most(form, side, zero, side, 0)
 
     def at_most(self, low: Linear, one: int, high: Linear, other: int, most: int) -> None:

@@ -173,7 +173,7 @@ def _starts_first(child: Child) -> bool:
     ) and any(why_no_box(values, ranges, p) is None for p in predicates)
 
 
-def _order_kept(old: list[Var], new: list[Var], distance: dict[Var, Interval]) -> bool:
+def _order_kept(old: list[Var], new: list[Var], distance: Mapping[Var, Interval]) -> bool:
     """Whether the first non-zero component of the distance has one sign in both orders."""
     spans = {v: distance.get(v, (-inf, inf)) for v in old}
     moving_old = [v for v in old if spans[v] != (0, 0)]
@@ -228,7 +228,7 @@ def _kept_in_polyhedra(
 ) -> bool:
     """Whether inequalities prove that two accesses of one element keep their order."""
     moving = moving_vars(a, b, scope, top)
-    return order_kept(place(a), place(b), (a.guards, b.guards), moving, old, new)
+    return order_kept(place(a), place(b), moving, old, new)
 
 
 def _kept_one_by_one(old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch) -> bool:

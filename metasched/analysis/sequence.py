@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.access import exact_accesses
-from metasched.analysis.cover import loop_ranges
-from metasched.analysis.dependence import Touch, guard_pairs, meet, place, touches, written
+from metasched.analysis.dependence import Touch, distances_within, meet, place, touches, written
 from metasched.analysis.failure import Failure
-from metasched.analysis.instances import ahead, distances
-from metasched.analysis.overlap import Outside, overlap_distances
+from metasched.analysis.instances import stays_behind
 from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.conditions import conjuncts
@@ -42,7 +40,7 @@ def interleaving_violation(
 
     Returns the Failure if it may, None if fusion (and likewise fission) keeps the results.
     """
-    order = [loop.var for loop in loops]
+    order = tuple([loop.var for loop in loops])
     for child in (*earlier, *later):
         if any(stmt for stmt, above in scope.loose if loops[0] in above):
             text = f"statements outside of blocks stand beside block {child.block.name}"
@@ -91,16 +89,15 @@ def distribution_order(scope: Scope, loop: For) -> list[int] | None:
     return order
 
 
-def _backward(order: Sequence[Var], a: Touch, b: Touch, ties: bool = False) -> Failure | None:
+def _backward(order: tuple[Var, ...], a: Touch, b: Touch, ties: bool = False) -> Failure | None:
     """Whether `a` in one iteration may touch an element that `b` touches in an earlier one.
 
     With `ties`, an earlier iteration or the same.
     """
     where = next(k for k, loop in enumerate(a.loops) if loop.var is order[0])
     below = [loop.var for t in (a, b) for loop in t.loops[where:]]
-    moving = {*below, *a.inner, *b.inner}
-    ranges = loop_ranges((*a.loops, *b.loops))
-    distance = overlap_distances(a.box, b.box, Outside(moving), ranges, guard_pairs(a, b, ranges))
+    moving = frozenset({*below, *a.inner, *b.inner})
+    distance = distances_within(place(a), place(b), moving)
     if distance is None:
         return None
     for var in order:
@@ -112,10 +109,9 @@ def _backward(order: Sequence[Var], a: Touch, b: Touch, ties: bool = False) -> F
     else:
         if not ties:
             return None
-    if never_ahead(place(a), place(b), (a.guards, b.guards), moving, order, ties):
+    if never_ahead(place(a), place(b), moving, order, ties):
         return None
-    apart = distances(place(a), place(b), order[0])
-    if apart is not None and not (ahead(apart, order) < (1 if ties else 0)).any():
+    if stays_behind(place(a), place(b), order, ties):
         return None
 
     def sentence() -> str:
@@ -177,7 +173,7 @@ def _may_precede(use: Touch, store: Touch, follows: bool, scope: Scope, loop: Fo
     """
     if follows:
         common = [a.var for a, b in zip(use.loops, store.loops, strict=False) if a is b]
-        order = common[common.index(loop.var) :]
+        order = tuple(common[common.index(loop.var) :])
         return _backward(order, store, use) is not None
     return meet(store, use, scope, loop) is not None
 

@@ -83,10 +83,11 @@ def points(loops: tuple[For, ...]) -> Iterator[dict[Var, int]]:
 def test_claims_hold_for_all_pairs_of_iterations(data, loops):
     indices = [data.draw(forms((I, J))) for _ in range(2)]
     guard = data.draw(forms((I, J)))
-    places = [Place(((linear(e), 1.0),), loops) for e in indices]
-    order = data.draw(st.sampled_from([[I], [J], [I, J]]))
-    moving = {I, J} if order[0] is I else {J}
-    if never_ahead(places[0], places[1], ([linear(guard)], []), moving, order):
+    boxes = [((linear(e), 1.0),) for e in indices]
+    guarded, other = Place(boxes[0], loops, guards=(linear(guard),)), Place(boxes[1], loops)
+    order = data.draw(st.sampled_from([(I,), (J,), (I, J)]))
+    moving = frozenset({I, J} if order[0] is I else {J})
+    if never_ahead(guarded, other, moving, order):
         for p, q in itertools.product(points(loops), repeat=2):
             same = all(p[v] == q[v] for v in (I, J) if v not in moving)
             if same and number(guard, p) <= 0 and number(indices[0], p) == number(indices[1], q):

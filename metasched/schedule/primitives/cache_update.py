@@ -208,4 +208,4 @@ def _require_others_outside(state: State, child: Child, inside: list[For], buffe
 
 def _apart(write: Touch, read: Touch, inside: list[For]) -> bool:
     moving = {n.var for n in inside} | write.inner | read.inner
-    return meet_nowhere(place(write), place(read), (write.guards, read.guards), moving, [])
+    return meet_nowhere(place(write), place(read), moving, [])

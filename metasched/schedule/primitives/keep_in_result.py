@@ -251,7 +251,7 @@ def _require_unused(state: State, group: Sequence[Child], store: BufferStore) ->
 def _apart(own: Touch, other: Touch) -> bool:
     """Whether two accesses touch no common element in one iteration of the loops around both."""
     moving = {n.var for n in other.loops if n not in own.loops} | other.inner
-    return meet_nowhere(place(own), place(other), (own.guards, other.guards), moving, [])
+    return meet_nowhere(place(own), place(other), moving, [])
 
 
 @proof

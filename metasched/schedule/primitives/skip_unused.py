@@ -201,7 +201,7 @@ def _is_unused(pairs: list[tuple[Touch, Touch]], outside: Linear) -> bool:
     """Whether no read uses an element that is written where a form is at most 0."""
     for write, read in pairs:
         moving = {loop.var for t in (write, read) for loop in t.loops} | write.inner | read.inner
-        guards = ((*write.guards, outside), read.guards)
-        if not meet_nowhere(place(write), place(read), guards, moving, []):
+        outer = place(write)._replace(guards=(*write.guards, outside))
+        if not meet_nowhere(outer, place(read), moving, []):
             return False
     return True
