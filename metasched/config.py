@@ -7,7 +7,6 @@ of the current directory. A value that does not fit is a ConfigError that names 
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import tomllib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from metasched.errors import ConfigError, brief, words
+from metasched.tvm_names import hint
 
 PREFIX = "METASCHED_"
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -123,9 +123,8 @@ def _resolve(folder: str | Path | None, arguments: dict[str, Any]) -> dict[str, 
     for given, place in ((arguments, "argument"), (table, f"[tool.metasched] of {path}")):
         for name in given:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"{place}: no setting is called {brief(name)}{hint}")
+                near = hint(name, {}, names)
+                raise ConfigError(f"{place}: no setting is called {brief(name)}{near}")
     found: dict[str, tuple[Any, str]] = {}
     for f in fields(Config):
         variable = PREFIX + f.name.upper()

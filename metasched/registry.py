@@ -7,7 +7,6 @@ Everything that users add is in a registry; code, plug-in files and entry points
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import importlib
@@ -22,9 +21,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from metasched.errors import PluginError, RegistryError, brief, clipped, warn
 from metasched.foreign import ANYTHING, apart, cause, failure, run_file
+from metasched.tvm_names import hint
 
 T = TypeVar("T")
 OF_A_PLUGIN = "if a plug-in file declares it, name the file (`plugins=`, --plugin)"
+_FIRST = 20  # names that the message about an unknown name lists
 
 
 class Registry(Generic[T]):
@@ -95,9 +96,14 @@ class Registry(Generic[T]):
         try:
             return self._items[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._items, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else f"; {OF_A_PLUGIN}"
-            raise RegistryError(f"no {self.kind} is called {brief(name)}{hint}") from None
+            raise RegistryError(f"no {self.kind} is called {self._quoted(name)}") from None
+
+    def _quoted(self, name: str) -> str:
+        """An unknown name, with the nearest names, else the first names that there are."""
+        names, more = [*self._items], len(self._items) - _FIRST
+        listed = ", ".join(names[:_FIRST]) + (f" and {more} more" if more > 0 else "")
+        known = f"; {listed and f'there are {listed}; '}{OF_A_PLUGIN}"
+        return f"{brief(name)}{hint(str(name), {}, names) or known}"
 
     def names(self) -> list[str]:
         """All names, in order of registration."""

@@ -199,5 +199,6 @@ def hint(name: str, table: dict[str, str], known: Iterable[str] = ()) -> str:
     """What follows "there is no `name`": the words for it here, else the nearest known names."""
     if name in table:
         return f"; {table[name]}"
-    near = difflib.get_close_matches(name, [*known], n=3)
+    folded = {each.lower(): each for each in known}
+    near = [folded[each] for each in difflib.get_close_matches(name[:100].lower(), folded, n=3)]
     return f"; did you mean {', '.join(near)}?" if near else ""

@@ -93,7 +93,9 @@ class Syntax:
         if known and self.rng.random() < 0.5:
             return self.rng.choice(known)
         if dtype.is_float:
-            return FloatImm(dtype, self.rng.choice(VALUES))
+            return FloatImm(
+                dtype, self.rng.choice([v for v in VALUES if dtype.rounds_to_finite(v)])
+            )
         if dtype.is_handle:
             return StringImm(self.rng.choice(["", "x", 'a "b"\n\\', "€\x01"]))
         low, high = dtype.range

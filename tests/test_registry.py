@@ -52,7 +52,13 @@ def test_unknown_name_suggests():
     registry.register("purple", 1)
     with pytest.raises(RegistryError, match=r"no colour is called 'purpel'; did you mean purple\?"):
         registry.get("purpel")
-    with pytest.raises(RegistryError, match="is called 'x'; if a plug-in file"):
+    with pytest.raises(RegistryError, match=r"did you mean purple\?"):
+        registry.get("PURPLE")
+    with pytest.raises(RegistryError, match="is called 'x'; there are purple; if a plug-in file"):
+        registry.get("x")
+    for number in range(25):
+        registry.register(f"shade{number}", number)
+    with pytest.raises(RegistryError, match="shade18 and 6 more; if a plug-in file"):
         registry.get("x")
 
 

@@ -155,7 +155,7 @@ def infinite(e: Expr) -> int:
     """The sign of an infinite constant; 0 for other values."""
     if not isinstance(e, FloatImm):
         return 0
-    return (e.value > e.dtype.largest) - (e.value < -e.dtype.largest)
+    return (e.value == inf) - (e.value == -inf)
 
 
 def is_zero(e: Expr) -> bool:

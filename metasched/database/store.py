@@ -316,7 +316,11 @@ class Store:
             )
             return connection
         except (sqlite3.Error, OSError) as error:
-            raise DatabaseError(f"{self.path}: cannot be opened: {clipped(str(error))}") from None
+            lost = self._read_only and any(word in str(error) for word in _LOST)
+            hint = "; `metasched tune` keeps such a file aside and starts a new one" if lost else ""
+            raise DatabaseError(
+                f"{self.path}: cannot be opened: {clipped(str(error))}{hint}"
+            ) from None
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -71,6 +72,16 @@ class DType(str):
             raise TypeMismatchError(f"{self} is no floating-point type")
         mantissa, exponent = _LARGEST[self.scalar]
         return (2.0 - 2.0**-mantissa) * 2.0**exponent
+
+    def rounds_to_finite(self, number: Any) -> bool:
+        """Whether a real number, if it is finite, stays finite in this floating-point type."""
+        if number != number or number in (math.inf, -math.inf):
+            return True
+        try:
+            with np.errstate(over="ignore"):
+                return bool(np.isfinite(np.asarray(float(number)).astype(self.scalar.numpy)))
+        except OverflowError:  # an integer beyond all floats
+            return False
 
     def holds(self, other: DType) -> bool:
         """Whether this type can hold each number of the type `other`, an integer or a float."""

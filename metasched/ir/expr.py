@@ -143,6 +143,9 @@ class FloatImm(Numeric, Expr):
         dtype = DType(dtype)
         if not dtype.is_float:
             raise TypeMismatchError(f"FloatImm needs a floating-point type, not {dtype}")
+        if abs(value) > dtype.largest and not dtype.rounds_to_finite(value):
+            words = f'infinity is T.{dtype.scalar}("inf")'
+            raise TypeMismatchError(f"{value:g} does not fit in {dtype}; {words}")
         return make(cls, (cls, dtype, struct.pack("<d", value)), dtype, (float(value),))  # type: ignore[no-any-return]
 
 

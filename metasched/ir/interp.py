@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from metasched.errors import InterpretError
+from metasched.errors import InterpretError, brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
@@ -138,6 +138,8 @@ def _scalar(var: Var, value: Any) -> Any:
         low, high = var.dtype.range
         if int(value) != value or not low <= int(value) <= high:
             raise InterpretError(f"{var.name}: {value} does not fit in {var.dtype}")
+    if var.dtype.is_float and not var.dtype.rounds_to_finite(value):
+        raise InterpretError(f"{var.name}: {brief(value)} does not fit in {var.dtype}")
     return as_value(var.dtype, value)
 
 

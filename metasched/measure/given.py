@@ -159,4 +159,6 @@ def _scalar(param: Var, value: Any) -> float:
     number = array.item()
     if dtype.is_int and not dtype.range[0] <= number <= dtype.range[1]:
         raise TuneError(f"data of {param.name} is {number}, outside of {dtype}")
+    if dtype.is_float and not dtype.rounds_to_finite(number):
+        raise TuneError(f"data of {param.name} is {number:g}, outside of {dtype}")
     return float(number) if dtype.is_float else int(number)

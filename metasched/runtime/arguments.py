@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from metasched.codegen.signature import BufferArg, ScalarArg, Signature, extent_value
-from metasched.errors import KernelError
+from metasched.errors import KernelError, brief
 from metasched.ir.dtype import DType
 from metasched.runtime.arrays import aligned_zeros
 from metasched.runtime.dlpack import Unreadable, array_of, is_tensor
@@ -224,7 +224,10 @@ class _Buffer:
         raise checker.refuse(self.position, self._complaint(value))
 
     def _mine(self, value: Any) -> bool:
-        return getattr(value, "layout", None) in (None, self.layout)
+        """Whether an array of another class than NumPy's own may be used: not one with a mask, nor
+        a weight that another kernel packed."""
+        masked = isinstance(value, np.ma.MaskedArray)
+        return not masked and getattr(value, "layout", None) in (None, self.layout)
 
     def _rank(self, value: np.ndarray[Any, Any]) -> bool:
         return value.ndim == len(self.param.shape)
@@ -275,6 +278,8 @@ class _Buffer:
         wanted = f"expected a NumPy array of {self.param.dtype} {shape}"
         if not isinstance(value, np.ndarray):
             return f"{wanted}, got {type(value).__name__}"
+        if isinstance(value, np.ma.MaskedArray):
+            return "is a masked array, and a kernel knows no masks; pass its filled() or its data"
         if value.dtype != self.dtype:
             return f"has dtype {value.dtype}, {wanted}"
         if not self._rank(value):
@@ -313,6 +318,9 @@ class _Scalar:
         if self.dtype.is_float:
             if not isinstance(value, numbers.Real | np.floating):
                 raise self._refuse(value, checker)
+            if not self.dtype.rounds_to_finite(value):
+                text = f"{brief(value)} does not fit in {self.param.dtype}"
+                raise checker.refuse(self.position, text)
             if self.dtype.bits == 16:
                 return int(np.asarray(float(value)).astype(self.dtype.numpy).view(np.uint16))
             return float(value)

@@ -176,5 +176,16 @@ def _row(param: BufferArg | ScalarArg) -> tuple[Any, Any, bool | None, Any]:
         dtype = DType(param.dtype).numpy
         return dtype, param.shape, param.written, dtype.itemsize - 1
     kind = _SCALARS[param.dtype]
-    low, high = DType(param.dtype).range if kind is int else (0, -1)
+    if kind is float:
+        return kind, param.name, None, _Single() if param.dtype == "float32" else ()
+    low, high = DType(param.dtype).range
     return kind, param.name, None, range(low, high + 1)
+
+
+class _Single:
+    """The numbers that surely fit in a float32."""
+
+    most = float(np.finfo(np.float32).max)
+
+    def __contains__(self, number: float) -> bool:
+        return -self.most <= number <= self.most

@@ -8,7 +8,6 @@ feature names are LLVM's, from the tables of `hardware`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import shlex
@@ -20,6 +19,7 @@ from metasched.errors import RegistryError, TargetError, brief
 from metasched.hardware import KNOWN_FEATURES, UNUSED_FEATURES, VERSION_FEATURES
 from metasched.registry import OF_A_PLUGIN, Registry
 from metasched.target.machine import MachineModel
+from metasched.tvm_names import hint
 
 if TYPE_CHECKING:
     from metasched.target.cpu import Cpu
@@ -347,8 +347,7 @@ def _remedy(name: object, names: Iterable[str]) -> str:
 
 
 def near_names(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name[:100], [str(n) for n in names], n=3)
-    return f"; did you mean {', '.join(close)}?" if close else ""
+    return hint(name, {}, map(str, names))
 
 
 def register_target(tag: str, source: Mapping[str, Any] | str, *, override: bool = False) -> Target:

@@ -489,7 +489,8 @@ def test_a_corrupt_database_is_set_aside_and_tuning_goes_on(cli, tuned, tmp_path
     (folder / STORE).write_bytes(broken)
     for tail in ("-wal", "-shm"):
         (folder / (STORE + tail)).unlink(missing_ok=True)
-    refused(cli("db", folder), STORE, code=1)
+    refused(cli("db", folder), STORE, "`metasched tune` keeps such a file aside", code=1)
+    refused(cli("report", folder), "`metasched tune` keeps such a file aside", code=1)
     ran = cli("tune", *RANDOM, "--trials", 1, "--work-dir", folder, "--json")
     assert ran.code == 0 and ran.json()["trials"] == 1
     assert "is corrupt" in ran.err and "it was kept as" in ran.err

@@ -158,6 +158,7 @@ def test_a_scalar_meeting_a_vector_is_broadcast():
     ("build", "message"),
     [
         (lambda: E.IntImm("int8", 128), "128 does not fit in int8"),
+        (lambda: E.FloatImm("float16", -65520.0), "-65520 does not fit in float16"),
         (lambda: E.FloatImm("int32", 1.0), "needs a floating-point type"),
         (lambda: E.Add(i, E.Var("x", "int64")), "Add: operands are int32 and int64"),
         (lambda: E.And(i, i), "And needs bool"),

@@ -469,6 +469,8 @@ def test_scalars_and_modules():
     out = np.zeros(1, "float32")
     run(IRModule.of({"f": f, "g": matmul()}), out, 0.1, name="f")
     assert out[0] == np.float32(np.float16(0.1))
+    with pytest.raises(InterpretError, match="x: 70000 does not fit in float16"):
+        run(f, out, 70000)
     with pytest.raises(InterpretError, match="has 2 functions; choose one"):
         run(IRModule.of({"f": f, "g": f}))
     with pytest.raises(InterpretError, match="no function 'h'"):

@@ -131,6 +131,18 @@ def test_refused_integers(value, message):
         given_data(shifted, {"n": value})
 
 
+@T.prim_func
+def scaled(A: T.Buffer((8,)), by: T.float32):
+    for i in range(8):
+        A[i] = A[i] * by
+
+
+def test_refused_floats():
+    assert given_data(scaled, {"by": 3e38}).scalars == {"by": 3e38}
+    with pytest.raises(TuneError, match="data of by is 1e[+]39, outside of float32"):
+        given_data(scaled, {"by": 1e39})
+
+
 def test_sizes_that_contradict_the_data():
     with pytest.raises(TuneError, match="the size of 'k' is 7, but the data have 408"):
         ms.tune(sparse, data=data(), sizes={"k": 7}, trials=1)

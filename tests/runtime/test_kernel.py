@@ -88,6 +88,9 @@ def misaligned(x):
         (lambda a, b, c: (a, b.astype(">f4"), c), "argument 2 (B): has dtype >f4"),
         (lambda a, b, c: (a[:8], b, c), "argument 1 (A): has shape (8, 16), expected"),
         (lambda a, b, c: (a.reshape(-1), b, c), "argument 1 (A): has 1 dimensions, expected"),
+        (lambda a, b, c: (np.ma.masked_equal(a, 1), b, c), "argument 1 (A): is a masked array, and "
+         "a kernel knows no masks; pass its filled() or its data"),
+        (lambda a, b, c: (a, b, np.ma.array(c)), "argument 3 (C): is a masked array"),
         (lambda a, b, c: (a.T, b, c), "argument 1 (A): has strides (4, 64) bytes, expected a "
          "compact row-major array; pass numpy.ascontiguousarray"),
         (lambda a, b, c: (a, b, readonly(c)), "argument 3 (C): is written by the kernel, but the "
@@ -198,6 +201,12 @@ def test_inconsistent_extents_are_refused(shapes, message):
         ("float32", "1", "expected a number of type float32, got str"),
         ("int32", True, "got bool"),
         ("bool", 1, "expected a number of type bool, got int"),
+        ("float32", 1e300, "argument 3 (s): 1e+300 does not fit in float32"),
+        ("float32", -3.5e38, "-3.5e+38 does not fit in float32"),
+        ("float16", 65520.0, "65520.0 does not fit in float16"),
+        ("bfloat16", 10**39, "does not fit in bfloat16"),
+        ("float64", 10**400, "does not fit in float64"),
+        ("float64", np.longdouble("1e400"), "does not fit in float64"),
     ],
 )
 def test_scalars_are_checked(dtype, value, message):
@@ -219,7 +228,8 @@ def scaled(dtype):
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [("int8", -3), ("uint16", 40000), ("int64", 1 << 40), ("float64", 0.1), ("float32", 2),
-     ("float16", 1.5), ("bfloat16", 2.5), ("int32", np.int64(7)), ("float32", np.float32(0.5))],
+     ("float16", 1.5), ("bfloat16", 2.5), ("int32", np.int64(7)), ("float32", np.float32(0.5)),
+     ("float32", 3.4028235e38), ("float32", -np.inf), ("float16", 65519.0), ("float16", np.inf)],
 )  # fmt: skip
 def test_scalars_arrive(dtype, value):
     numpy_type = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype

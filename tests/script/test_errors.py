@@ -50,6 +50,8 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("T.evaluate(A)", 1, "T.evaluate(A)", "Buffer is not an expression"),
     ("A[0, 0] = T.exp(1.0, 2.0)", 1, "T.exp(1.0, 2.0)", "exp takes 1 arguments, not 2"),
     ("A[0, 0] = T.int8(300)", 1, "T.int8(300)", "300 does not fit in int8"),
+    ("A[0, 0] = T.float32(1e39)", 1, "T.float32(1e39)",
+     '1e+39 does not fit in float32; infinity is T.float32("inf")'),
     ("A[0, 0] = T.int8(1.5)", 1, "T.int8(1.5)", "1.5 is not an integer"),
     ('A[0, 0] = T.int8("x")', 1, 'T.int8("x")', "T.int8 takes a number or an expression"),
     ("A[0, 0] = T.Let(1)", 1, "T.Let(1)", "write T.Let(body, where={name: value})"),
