@@ -339,6 +339,8 @@ def _has_reuse(block: Block) -> Failure | None:
 
     if TILED in block.annotations:
         return no("already-tiled", "has been tiled already")
+    if {SCAN, FOLD} & block.annotations.keys():
+        return no("in-lanes", "combines values in vector lanes along its loop")
     if len(block.writes) != 1 or not inputs(block):
         return no("not-tileable", "must write one buffer and read at least one")
     if is_spatial_only(block) is None:
@@ -386,6 +388,8 @@ def needs_rfactor(scope: Scope, token: BlockToken, max_parallel: int) -> Failure
 
     if TILED in block.annotations:
         return no("already-tiled", "has been tiled already")
+    if {SCAN, FOLD} & block.annotations.keys():
+        return no("in-lanes", "combines values in vector lanes along its loop")
     failure = reduction(scope, token) or trivial_binding(child)
     if failure is not None:
         return failure

@@ -7,7 +7,8 @@
     B[j] = B[j - 1] * 0.9 + x(j)                              # a decaying sum
 
 Sum, product, minimum and maximum are associative, so several steps may be computed at once: first
-x(0), x(0) + x(1), ... without the last result, then each partial sum plus the last result. In a
+x(0), x(0) + x(1), ... without the last result, then each partial sum plus the last result. Sums and
+products of floats in plain loops keep their order (`in_fixed_order`). In a
 decaying sum a result that is n steps older counts by the n-th power of the factor; these powers
 must neither overflow nor vanish.
 """
@@ -34,7 +35,7 @@ from metasched.ir.expr import (
     as_int,
 )
 from metasched.ir.op import Call, call
-from metasched.ir.stmt import Block, BufferStore, IfThenElse, Stmt, evolve
+from metasched.ir.stmt import Block, BufferStore, IfThenElse, IterKind, Stmt, evolve
 from metasched.ir.visit import loads_of, substitute
 
 _KINDS = (Add, Mul, Max, Min)
@@ -101,6 +102,13 @@ def block_scan(block: Block) -> tuple[int, Scan] | None:
         if scan is not None:
             found.append((n, scan))
     return found[0] if len(found) == 1 and len(ordered) < 2 else None
+
+
+def in_fixed_order(block: Block, position: int, scan: Scan) -> bool:
+    """Whether a scan must combine its values one after the other: a sum or product of floats along
+    an iterator of unknown kind, as plain loops have it."""
+    exact = scan.kind in (Max, Min) or not scan.before.dtype.is_float
+    return not exact and block.iter_vars[position].kind is IterKind.OPAQUE
 
 
 def one_store(stmt: Stmt) -> BufferStore | None:

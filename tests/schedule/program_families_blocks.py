@@ -252,9 +252,40 @@ def sums_of_products(rng: random.Random) -> str:
                          "    C[vi] = 0", f"C[vi] = C[vi] + ({left}) * ({right})")  # fmt: skip
 
 
+def running_values(rng: random.Random) -> str:
+    """Values that a loop hands from iteration to iteration, with blocks that use them."""
+    n, m = rng.randint(2, 9), rng.randint(1, 4)
+    dtype = rng.choice(["int32", "int64", "float32"])
+    params = [f'{b}: T.Buffer(({m}, {n}), "{dtype}")' for b in "ABC"]
+    text = _head(*params) + _lines(1, f's = T.alloc_buffer((2,), "{dtype}")')
+    own = rng.choice(["s[0]", "s[0]", "s[1]"])
+    text += _lines(1, 'with T.block("first"):', f"    {own} = T.{dtype}({rng.randint(-2, 2)})")
+    text += _lines(1, f"for i in range({m}):")
+    if rng.random() < 0.5:
+        start = rng.choice(["A[i, 0]", f"T.{dtype}(0)"])
+        text += _lines(2, 'with T.block("reset"):', f"    {own} = {start}")
+    text += _lines(2, f"for j in range({n}):")
+    forms = ["{} + {}", "{} + {}", "T.max({}, {})", "T.min({}, {})", "{} * 2 + {}", "{} - {}"]
+    new = rng.choice(["A[i, j]", "A[i, j]", f"A[i, {n - 1} - j]", "A[i, j] * A[i, j]"])
+    uses = [("early", "B"), ("sum", ""), ("late", "C")]
+    if rng.random() < 0.3:
+        rng.shuffle(uses)
+    for name, out in uses:
+        other = rng.choice([own, own, f"{own} - A[i, j]", f"{own} * {own}"])
+        where = f"{out}[i, j]" if out else own
+        value = other if out else rng.choice(forms).format(own, new)
+        text += _lines(3, f'with T.block("{name}"):', f"    {where} = {value}")
+    if rng.random() < 0.4:
+        text += _lines(2, 'with T.block("last"):', f"    A[i, 0] = {own}")
+    if rng.random() < 0.3:
+        text += _lines(1, 'with T.block("end"):', f"    C[0, 0] = {own}")
+    return text
+
+
 BLOCKS = {
     sums_of_products: (*["expand_reduction"] * 4, "split", "rfactor", "parallel"),
     normalisations: (*["rolling_update"] * 4, "split", "parallel", "reorder", "compute_inline"),
+    running_values: (*["expand_running_value"] * 4, "fission", "expand_buffer", "reorder"),
     scans: ("split", "parallel", "reorder", *["decompose_scan"] * 3, "compute_at"),
     updates: ("decompose_outputs", "privatize_reduction", "fission", "parallel", "split"),
     opaque: ("parallel", "reorder", "tile", "compute_at", "reverse_compute_at", "cache_write"),

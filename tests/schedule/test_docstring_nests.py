@@ -219,6 +219,17 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.expand_reduction("C"),
     ),
+    "expand_running_value": (
+        program(
+            "    for i in range(8):\n"
+            '        with T.block("S"):\n'
+            "            T_[0] = T_[0] + A[i]\n"
+            '        with T.block("B"):\n'
+            "            B[i] = T_[0] * 2\n",
+            inner="T_", A="8", B="8", T_="1",
+        ),
+        lambda s: s.expand_running_value("S", 0, s.get_loops("S")[0]),
+    ),
     "keep_in_result": (
         program(
             "    for i in range(8):\n"

@@ -72,6 +72,18 @@ def by_turns(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32")):
 
 
 @T.prim_func
+def running_mean(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32")):
+    s = T.alloc_buffer((1,), "int32")
+    with T.block("first"):
+        s[0] = 0
+    for i in range(6):
+        with T.block("sum"):
+            s[0] = s[0] + A[i]
+        with T.block("C"):
+            C[i] = s[0] // (i + 1)
+
+
+@T.prim_func
 def solved(A: T.Buffer((6, 6), "int32"), X: T.Buffer((6,), "int32")):
     for i in range(6):
         for k in range(i):
@@ -379,6 +391,10 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "decompose_outputs": (two_outputs, lambda s: s.decompose_outputs("S")),
     "expand_buffer": (by_turns, lambda s: s.expand_buffer("B", 0, s.get_loops("B")[0])),
     "expand_reduction": (zero_points, lambda s: s.expand_reduction("C")),
+    "expand_running_value": (
+        running_mean,
+        of("sum", 0, lambda s, i: s.expand_running_value("sum", 0, i)),
+    ),
     "fission": (elementwise, parted),
     "fuse": (matmul, lambda s: s.fuse(*s.get_loops("C")[:2])),
     "fuse_reduction_epilogue": (row_sums, lambda s: s.fuse_reduction_epilogue("C", "D")),

@@ -10,6 +10,7 @@ from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules
 from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
@@ -20,7 +21,7 @@ def along(A: T.Buffer((5, 70), "float32"), B: T.Buffer((5, 70), "float32")):
     for i, j in T.grid(5, 70):
         with T.block("B"):
             vi = T.axis.spatial(5, i)
-            vj = T.axis.opaque(70, j)
+            vj = T.axis.scan(70, j)
             B[vi, vj] = T.if_then_else(vj == 0, A[vi, 0], B[vi, vj - 1] + A[vi, vj])
 
 
@@ -125,3 +126,38 @@ def test_short_scans_and_other_chains_are_left_alone():
     text = along.script()
     assert len(generated(parse(text.replace("70", "9")))) == 1
     assert len(generated(parse(text.replace("B[vi, vj - 1] + A", "B[vi, vj - 1] / A")))) == 1
+
+
+RUNNING = """
+@T.prim_func
+def f(A: T.Buffer((40009,), "{dtype}"), B: T.Buffer((40009,), "{dtype}")):
+    s = T.{dtype}(3)
+    for i in range(40009):
+        {before}
+        s = {update}
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "update", "chunks"),
+    [("int32", "s + A[i]", True), ("float32", "T.max(s, A[i])", True),
+     ("float32", "s + A[i]", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("first", [False, True])
+def test_a_value_that_a_plain_loop_keeps_is_a_scan(dtype, update, chunks, first):
+    """A sum of floats keeps the order of its terms, so all candidates are equal to the bit."""
+    uses = ("B[i] = s", "A[i]") if first else ("A[i]", "B[i] = s - A[i]")
+    before, after = (u if "=" in u else "T.evaluate(0)" for u in uses)
+    func = parse(RUNNING.format(dtype=dtype, update=update, before=before, after=after))
+    spaces = generated(func)
+    steps = {entry.kind.name for space in spaces for entry in space.entries}
+    assert ("decompose_scan" in steps) == chunks
+    a = (np.random.default_rng(0).random(40009) * 9 - 4).astype(dtype)
+    want = np.zeros_like(a)
+    build(Schedule(func), target="native")(a, want)
+    for space in spaces:
+        for seed in range(2):
+            sch, out = draw(func, space, seed), np.zeros_like(a)
+            build(sch, target="native")(a, out)
+            np.testing.assert_array_equal(out, want)

@@ -26,6 +26,7 @@ from metasched.schedule.primitives.delay import delay
 from metasched.schedule.primitives.enclose import enclose
 from metasched.schedule.primitives.expand_buffer import expand_buffer
 from metasched.schedule.primitives.expand_reduction import expand_reduction
+from metasched.schedule.primitives.expand_running_value import expand_running_value
 from metasched.schedule.primitives.fission import decompose_outputs, fission
 from metasched.schedule.primitives.fuse import fuse
 from metasched.schedule.primitives.fuse_reduction_epilogue import fuse_reduction_epilogue
@@ -127,6 +128,7 @@ class Methods:
     rfactor = recorded(rfactor)
     decompose_scan = recorded(decompose_scan)
     expand_buffer = recorded(expand_buffer)
+    expand_running_value = recorded(expand_running_value)
     keep_in_result = recorded(keep_in_result)
     expand_reduction = recorded(expand_reduction)
     privatize_reduction = recorded(privatize_reduction)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.access import injective_block
-from metasched.analysis.scan import Scan, block_scan, one_store
+from metasched.analysis.scan import Scan, block_scan, in_fixed_order, one_store
 from metasched.analysis.scope import may_overlap
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
@@ -127,6 +127,12 @@ def _found(state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: 
             "no-scan", f"block {block.name} is no scan: one store that combines its own last "
             "result with a new value, along its only iterator that is not spatial", realize,
             hint="known are sums, products, minima and maxima of a constant number of steps",
+        )  # fmt: skip
+    if in_fixed_order(block, scan[0], scan[1]):
+        raise state.error(
+            "fixed-order", f"block {block.name} sums or multiplies floats, in the order of the "
+            "loop", realize, hint="T.axis.scan for its iterator, or for plain loops "
+            'T.func_attr({"tir.fast_math": "reassoc"}), permits any order',
         )  # fmt: skip
     steps = _steps(state, realize, loops, chunks, along)
     moving = {chunks.var, steps.var}

@@ -8,6 +8,7 @@ from metasched.analysis.access import SHUFFLED
 from metasched.analysis.closing import closed_body
 from metasched.analysis.continues import without_continue
 from metasched.analysis.exchange import commuting_update
+from metasched.analysis.scan import block_scan
 from metasched.analysis.scope import collect
 from metasched.analysis.updates import Updates
 from metasched.arith.affine import linear
@@ -55,9 +56,9 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     order, becomes an update by a choice: `S = S + T.Select(c, x, 0)`.
 
     The iterators of the new blocks are the loops whose variables the statements mention: spatial
-    where different iterations are proved to write different elements, reduce where they combine
-    values in any order, otherwise opaque. Any order is right for integers, minima and maxima, and
-    for other floats under `tir.fast_math` with `reassoc`.
+    where different iterations are proved to write different elements, reduce or scan where they
+    combine values in any order, otherwise opaque. Any order is right for integers, minima and
+    maxima, and for other floats under `tir.fast_math` with `reassoc`.
 
     Each new block has the name of a buffer that it writes. Memory of constant size that is
     allocated between loops becomes a buffer of `block`, but not below parallel loops and vectors.
@@ -207,9 +208,10 @@ def _bare(stmt: Stmt) -> Block:
 
 
 def _with_reductions(body: Stmt, tokens: Collection[BlockToken], reassociated: bool) -> Stmt:
-    """Make iterators of the given blocks reduce iterators where loops combine values in any order.
+    """Make iterators of the given blocks reduce or scan iterators where loops combine values in
+    any order.
 
-    Nothing else below such a loop writes the result.
+    Nothing else below the loop of a reduce iterator writes the result.
     """
     writers: dict[Expr, list[Buffer]] = {}
     for loop in walk_stmts(body):
@@ -223,6 +225,11 @@ def _with_reductions(body: Stmt, tokens: Collection[BlockToken], reassociated: b
         if not isinstance(stmt, BlockRealize) or stmt.block.token not in tokens:
             return None
         store = stmt.block.body
+        scan = block_scan(stmt.block) if reassociated else None
+        if scan is not None:
+            every = list(stmt.block.iter_vars)
+            every[scan[0]] = IterVar(every[scan[0]].var, every[scan[0]].dom, IterKind.SCAN)
+            return evolve(stmt, block=evolve(stmt.block, iter_vars=tuple(every)))
         update = commuting_update(stmt.block, reassociated=reassociated)
         if update is None or not isinstance(store, BufferStore):
             return None

@@ -74,7 +74,7 @@ def keep_in_result(state: State, block: BlockLike, read_buffer_index: int | str 
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    store = _store(state, realize)
+    store = only_store(state, realize)
     buffer = pick_buffer(state, realize, "read", read_buffer_index)
     if allocating_block(state, realize, buffer) is not state.scope_block(realize):
         text = f"{buffer.name} is not allocated by the block around {realize.block.name}"
@@ -133,7 +133,7 @@ def _commit(
     return idle
 
 
-def _store(state: State, realize: BlockRealize) -> BufferStore:
+def only_store(state: State, realize: BlockRealize) -> BufferStore:
     """The store of a block that always stores one element."""
     block, store = realize.block, realize.block.body
     plain = block.init is None and realize.predicate is TRUE and not block.match_buffers
@@ -187,7 +187,7 @@ def _require_one_element(state: State, users: Sequence[Child], buffer: Buffer) -
     first: Point | None = None
     for child in users:
         known = Analyzer(ranges_of(child.loops))
-        for indices in _points(child.block, buffer):
+        for indices in points(child.block, buffer):
             found = tuple(substitute(i, child.realize.bindings) for i in indices)
             first = first or found
             if not all(map(known.equal, found, first)):
@@ -198,7 +198,7 @@ def _require_one_element(state: State, users: Sequence[Child], buffer: Buffer) -
                 )
 
 
-def _points(block: Block, buffer: Buffer) -> Iterator[Point]:
+def points(block: Block, buffer: Buffer) -> Iterator[Point]:
     """The elements of a buffer that the loads and stores of a block name."""
     for stmt in walk_stmts(block):
         if isinstance(stmt, BufferStore) and stmt.buffer is buffer:

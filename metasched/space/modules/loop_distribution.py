@@ -18,7 +18,7 @@ from math import prod
 
 from metasched.analysis.block import is_leaf, needs_multi_level_tiling
 from metasched.analysis.factor import factor_of_sum
-from metasched.analysis.scope import Child, Scope
+from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
@@ -130,13 +130,14 @@ def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
 def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:
     """Distribute the innermost loop that a block shares; False, and no change, if it is refused.
 
-    If the iterations share only memory of temporary buffers, each gets its own copy.
+    If the iterations share only memory of temporary buffers, each gets its own copy. If an
+    iteration needs the value of the iteration before, as of a sum so far, each value is kept.
     """
     before = len(sch.trace)
-    for own_copies in (False, True):
+    for copies in ("none", "own", "running"):
         try:
-            if own_copies:
-                _expand_buffers(sch, child)
+            if copies != "none":
+                _expand_buffers(sch, child, running=copies == "running")
             fission_innermost(sch, block, child_of(sch, child.token))
             return True
         except ScheduleError:
@@ -151,8 +152,12 @@ def _innermost_shared(child: Child) -> int | None:
     return max(shared, default=None)
 
 
-def _expand_buffers(sch: Schedule, child: Child) -> None:
-    """Give each iteration of the innermost shared loop its own copies of the temporary buffers."""
+def _expand_buffers(sch: Schedule, child: Child, *, running: bool) -> None:
+    """Give each iteration of the innermost shared loop its own copies of the temporary buffers.
+
+    Args:
+        running: keep also each value that an iteration needs of the iteration before.
+    """
     depth = _innermost_shared(child)
     if depth is None:
         raise ScheduleError("expand_buffer", "own-nest", "the block shares no loop")
@@ -166,13 +171,18 @@ def _expand_buffers(sch: Schedule, child: Child) -> None:
         if buffer not in scope.block.alloc_buffers or buffer in done or size > MOST:
             continue
         done.add(buffer)
-        before, named = len(sch.trace), sch.get_block(block.name)
-        try:
-            sch.expand_buffer(named, place, sch.get_loops(named)[depth])
-            if buffer.scope != "global":  # the stack has no room for all copies
-                sch.set_scope(named, place, "global")
-        except ScheduleError:  # an iteration needs what an earlier one left, as a minimum so far
-            undo_to(sch, before)
+        ways = [sch.expand_buffer]
+        if running and sum(buffer in buffer_uses(b) for b in inside) > 1:
+            ways.append(sch.expand_running_value)
+        for expand in ways:
+            before, named = len(sch.trace), sch.get_block(block.name)
+            try:
+                expand(named, place, sch.get_loops(named)[depth])
+                if buffer.scope != "global":  # the stack has no room for all copies
+                    sch.set_scope(named, place, "global")
+                break
+            except ScheduleError:  # an iteration needs what an earlier one left
+                undo_to(sch, before)
 
 
 def _cut(sch: Schedule, block: BlockRV) -> None:

@@ -17,7 +17,7 @@ from math import prod
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
-from metasched.analysis.scan import block_scan
+from metasched.analysis.scan import block_scan, in_fixed_order
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import Block
@@ -53,13 +53,13 @@ class VectorScan:
         realize = sch.state.block(block)
         if sch.state.parent(realize) is None or {TILED, SCAN} & realize.block.annotations.keys():
             return [sch]
-        position = scanned(realize.block)
+        position, ordered = scanned(realize.block)
         if position is None or not untouched(sch.state.scope(realize).child(realize.block.token)):
             return [sch]
         ways: list[Callable[[Schedule], object]] = []
-        if len(self._sizes(realize.block, position)) > 0:
+        if not ordered and len(self._sizes(realize.block, position)) > 0:
             ways.append(lambda variant: self._in_chunks(variant, block, position))
-        ways.append(lambda variant: self._apply(variant, block, position))
+        ways.append(lambda variant: self._apply(variant, block, position, ordered))
         return [*changed(sch, *ways), sch]
 
     def _sizes(self, block: Block, position: int) -> list[int]:
@@ -89,7 +89,7 @@ class VectorScan:
             sch.annotate(block, SCAN, width)
             sch.annotate(total, FOLD, widths[-1])
 
-    def _apply(self, sch: Schedule, block: BlockRV, position: int) -> None:
+    def _apply(self, sch: Schedule, block: BlockRV, position: int, ordered: bool) -> None:
         node = sch.get(block)
         lanes = max(1, self.vector_bits // node.writes[0].buffer.dtype.bits)
         every = axes(sch, block)
@@ -100,6 +100,11 @@ class VectorScan:
             widths = [lanes * v for v in self.vectors if lanes * v <= (scan.extent or 0)]
             if lanes < 2 or not widths:
                 raise ScheduleError(self.name, "too-short", "the scan has less than a vector")
+            if ordered:
+                raise ScheduleError(
+                    self.name, "fixed-order", "floats are combined in the order of the loop; "
+                    'T.func_attr({"tir.fast_math": "reassoc"}) permits any',
+                )  # fmt: skip
             if scan is not every[-1]:
                 sch.reorder(*[a.loop for a in others], scan.loop)
             width = uniform(sch, widths)
@@ -124,7 +129,8 @@ def _near(steps: int, size: int) -> int:
     return next(found, -(-size // 64) * 64)
 
 
-def scanned(block: Block) -> int | None:
-    """The position of the iterator along which a leaf block is a scan; otherwise None."""
+def scanned(block: Block) -> tuple[int | None, bool]:
+    """The position of the iterator along which a leaf block is a scan, None for other blocks, and
+    whether the scan must keep the order of its values."""
     found = block_scan(block) if is_leaf(block) is None else None
-    return found[0] if found is not None else None
+    return (None, False) if found is None else (found[0], in_fixed_order(block, *found))

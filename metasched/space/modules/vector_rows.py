@@ -127,7 +127,7 @@ def _in_order(child: Child) -> bool:
     written = {r.buffer for r in block.writes}
     if not any(isinstance(n, BufferLoad) and n.buffer in written for n in walk(block.body)):
         return False
-    return not (_known(block) or scattered(block) or scanned(block) is not None)
+    return not (_known(block) or scattered(block) or scanned(block)[0] is not None)
 
 
 def _known(block: Block) -> bool:
