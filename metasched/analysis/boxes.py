@@ -17,7 +17,8 @@ from metasched.arith.bounds import Interval
 from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import LT, Expr, FloorDiv, FloorMod, Var, as_int
+from metasched.ir.expr import LT, Expr, FloorDiv, FloorMod, Var, as_expr, as_int
+from metasched.ir.op import Ramp
 from metasched.ir.visit import free_vars
 
 
@@ -237,3 +238,28 @@ def _join(a: Spans, b: Spans) -> Spans | None:
     if len(differing) > 1 or x.fixed != y.fixed or max(x.low, y.low) > min(x.high, y.high) + 1:
         return None
     return (*a[:k], Span(x.fixed, min(x.low, y.low), max(x.high, y.high)), *a[k + 1 :])
+
+
+def by_rows(indices: tuple[Expr, ...], buffer: Buffer) -> tuple[Expr, ...] | None:
+    """Split the indices of a vector access that runs over whole rows into indices within each
+    dimension.
+
+    A[i, ramp(0, 1, 8)] of rows of 4 touches A[i:i + 2, 0:4]. None where a vector leaves its row and
+    does not consist of whole rows.
+    """
+    found = list(indices)
+    for at in range(len(found) - 1, -1, -1):
+        ramp, size = found[at], as_int(buffer.shape[at])
+        if not isinstance(ramp, Ramp) or size is None or as_int(ramp.stride) != 1:
+            break
+        base = as_int(ramp.base)
+        if ramp.lanes <= size if base is None else base + ramp.lanes <= size:
+            break
+        row = found[at - 1]
+        if at == 0 or base is None or base % size or ramp.lanes % size or isinstance(row, Ramp):
+            return None
+        found[at] = Ramp(as_expr(0, ramp.base.dtype), ramp.stride, size)
+        first = row + as_expr(base // size, row.dtype)
+        rows = ramp.lanes // size
+        found[at - 1] = first if rows == 1 else Ramp(first, as_expr(1, row.dtype), rows)
+    return tuple(found)

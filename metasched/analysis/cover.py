@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metasched.analysis.boxes import (
+    by_rows,
     Spans,
     lies_in,
     lower_box,
@@ -300,8 +301,9 @@ def _stores_fill(
     if any(as_int(e) is None for e in (*sizes, *(n.extent for _, loops in stores for n in loops))):
         return True
     boxes = [
-        lower_box(tuple([_lanes(i) for i in s.indices]), TRUE, constant_ranges(loops))
+        lower_box(tuple([_lanes(i) for i in rows]), TRUE, constant_ranges(loops))
         for s, loops in stores
+        if (rows := by_rows(s.indices, buffer)) is not None
     ]
     return _fill(block, buffer, [box for box in boxes if box is not None])
 

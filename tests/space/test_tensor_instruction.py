@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metasched import Schedule, TensorIntrin, build
+from metasched import Schedule, TensorIntrin, build, lower
 from metasched.analysis.block import AUTO_TENSORIZE, TENSOR_CHOICE
 from metasched.errors import ScheduleError
+from metasched.ir.expr import as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
+from metasched.ir.stmt import Allocate, For, ForKind
+from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules, default_postprocs, default_space
 from metasched.postproc import run_postprocs
 from metasched.postproc.tensorize import RewriteTensorize
@@ -223,6 +226,23 @@ def test_few_rows_are_packed_within_the_loops_of_the_reduction():
         starts = [script.index(word) for word in ("_o_init", "Y_reindex_o", "_o_update")]
         assert starts == sorted(starts)
     computes_the_same(func, draws=1)
+
+
+def test_a_core_packs_into_memory_of_its_own():
+    """The panel is as large as the part of the operand that an iteration of the core reads."""
+    func = get("gmm_u8s8s32").func((1, 8, 128, 1024))
+    for trace in tensor_spaces(func):
+        sch = drawn(func, trace, VNNI, 1)
+        panels = [
+            (node, loop)
+            for loop in walk_stmts(lower(sch.mod).body)
+            if isinstance(loop, For) and loop.kind is ForKind.PARALLEL
+            for node in walk_stmts(loop)
+            if isinstance(node, Allocate) and node.buffer.name.startswith("Y_reindex")
+        ]
+        ((node, loop),) = panels
+        (size,) = node.buffer.constant_shape()
+        assert 0 < size <= 128 * 1024 // as_int(loop.extent)
 
 
 def test_of_one_family_the_widest_that_fits_is_offered():

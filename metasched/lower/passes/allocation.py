@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from metasched.analysis.boxes import by_rows
 from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
@@ -152,41 +153,16 @@ _Indices: TypeAlias = "tuple[Expr, ...]"
 def _indices(
     stmt: Stmt, buffer: Buffer, kind: type[BufferLoad] | type[BufferStore]
 ) -> list[_Indices] | None:
-    """The indices of the loads or stores of a buffer, made by `_by_rows`; None if `_by_rows` fails
+    """The indices of the loads or stores of a buffer, made by `by_rows`; None if `by_rows` fails
     for an access."""
     found = []
     for node in walk(stmt):
         if isinstance(node, kind) and node.buffer is buffer:
-            rows = _by_rows(node.indices, buffer)
+            rows = by_rows(node.indices, buffer)
             if rows is None:
                 return None
             found.append(rows)
     return found
-
-
-def _by_rows(indices: _Indices, buffer: Buffer) -> _Indices | None:
-    """Split the indices of a vector access that runs over whole rows into indices within each
-    dimension.
-
-    A[i, ramp(0, 1, 8)] of rows of 4 touches A[i:i + 2, 0:4]. None where a vector leaves its row and
-    does not consist of whole rows.
-    """
-    found = list(indices)
-    for at in range(len(found) - 1, -1, -1):
-        ramp, size = found[at], as_int(buffer.shape[at])
-        if not isinstance(ramp, Ramp) or size is None or as_int(ramp.stride) != 1:
-            break
-        base = as_int(ramp.base)
-        if ramp.lanes <= size if base is None else base + ramp.lanes <= size:
-            break
-        row = found[at - 1]
-        if at == 0 or base is None or base % size or ramp.lanes % size or isinstance(row, Ramp):
-            return None
-        found[at] = Ramp(as_expr(0, ramp.base.dtype), ramp.stride, size)
-        first = row + as_expr(base // size, row.dtype)
-        rows = ramp.lanes // size
-        found[at - 1] = first if rows == 1 else Ramp(first, as_expr(1, row.dtype), rows)
-    return tuple(found)
 
 
 def _covers(written: _Touched | None, read: _Touched | None) -> bool:
