@@ -49,13 +49,13 @@ def interleave(
     return interleave_desc, interleave_impl
 
 
-for lanes in (16, 8, 4):
+for lanes in (64, 32, 16, 8, 4):
     for group, kinds in ((4, ("int8", "uint8")), (2, ("int16", "bfloat16"))):
-        for kind in kinds:
+        for kind in kinds if lanes <= 16 * group else ():
             TensorIntrin.register(
                 f"lanes.interleave_{lanes}x{group}_{kind}", *interleave(lanes, group, kind)
             )
-    for kind in ("int8", "uint8"):
+    for kind in ("int8", "uint8") if lanes <= 16 else ():
         TensorIntrin.register(
             f"lanes.interleave_{lanes}x2_{kind}_int16", *interleave(lanes, 2, kind, "int16")
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from metasched.codegen.arithmetic import binary, compare, convert, logical, negate, select
@@ -142,6 +142,8 @@ def _pick(e: Emitter, vectors: list[Val], indices: list[int]) -> Val:
     dtype, n = vectors[0].dtype, len(indices)
     kind = register_type(dtype, n)
     if vectors[0].lanes > 1 and len({v.lanes for v in vectors}) == 1:
+        if _interleaves([v.lanes for v in vectors], indices, dtype.bits):
+            return _concatenated(e, _in_order(e, _zipped(e, vectors)))
         whole = _concatenated(e, vectors)
         return _shuffled(e, whole, whole, indices)
     result = Val("poison", dtype, n, 0)
@@ -150,6 +152,53 @@ def _pick(e: Emitter, vectors: list[Val], indices: list[int]) -> Val:
         text = f"insertelement {kind} {result.text}, {one.typed}, i64 {position}"
         result = e.pure(text, dtype, n, result, one)
     return result
+
+
+_PIECE = 128
+"""The bits of a register within which machines zip vectors in one instruction."""
+
+
+def _interleaves(rows: Sequence[int], indices: Sequence[int], bits: int) -> bool:
+    """Whether a shuffle puts the elements of each column of four long rows side by side.
+
+    Args:
+        rows: the lanes of each row.
+        indices: the lanes of the result, as in `Shuffle`.
+        bits: the bits of an element.
+    """
+    lanes, count = rows[0], len(rows)
+    columns = [row * lanes + i for i in range(lanes) for row in range(count)]
+    return count == 4 and lanes * bits in (2 * _PIECE, 4 * _PIECE) and list(indices) == columns
+
+
+def _zipped(e: Emitter, rows: Sequence[Val]) -> list[Val]:
+    """The elements of each column side by side, within each 128 bits: the first part has the first
+    columns of each 128 bits."""
+    if len(rows) == 1:
+        return [*rows]
+    run, lanes, piece = len(rows) // 2, rows[0].lanes, _PIECE // rows[0].dtype.bits
+    found = []
+    for a, b in zip(_zipped(e, rows[:run]), _zipped(e, rows[run:]), strict=True):
+        for half in (0, piece // 2):
+            starts = [at for n in range(half, lanes, piece) for at in range(n, n + piece // 2, run)]
+            sides = [at + side for at in starts for side in (0, lanes)]
+            found.append(_shuffled(e, a, b, [at + n for at in sides for n in range(run)]))
+    return found
+
+
+def _in_order(e: Emitter, parts: Sequence[Val]) -> list[Val]:
+    """The first 128 bits of four parts, then the second of all four, and so on."""
+    piece = _PIECE // parts[0].dtype.bits
+    count = parts[0].lanes // piece
+
+    def picked(a: Val, b: Val, order: Sequence[int]) -> Val:
+        return _shuffled(e, a, b, [n * piece + i for n in order for i in range(piece)])
+
+    pairs = [(parts[0], parts[1]), (parts[2], parts[3])]
+    if count == 2:
+        return [picked(*pair, order) for order in ((0, 2), (1, 3)) for pair in pairs]
+    halves = [[picked(a, b, (n, n + 1, n + 4, n + 5)) for a, b in pairs] for n in (0, 2)]
+    return [picked(a, b, order) for a, b in halves for order in ((0, 2, 4, 6), (1, 3, 5, 7))]
 
 
 def _concatenated(e: Emitter, vectors: list[Val]) -> Val:
