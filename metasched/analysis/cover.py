@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from metasched.analysis.boxes import (
-    by_rows,
     Spans,
+    by_rows,
     lies_in,
     lower_box,
     merged,

@@ -245,6 +245,41 @@ def test_a_core_packs_into_memory_of_its_own():
         assert 0 < size <= 128 * 1024 // as_int(loop.extent)
 
 
+def test_few_rows_are_packed_in_registers():
+    """Four vectors of columns at once, as long as all rows of a tile fit the registers."""
+    for rows, columns, wide in (
+        (1, 256, 64),
+        (6, 256, 64),
+        (7, 256, 32),
+        (16, 256, 16),
+        (1, 48, 16),
+    ):
+        func = get("gmm_u8s8s32").func((1, rows, columns, 64))
+        trace = tensor_spaces(func)[0]
+        assert f"lanes.interleave_{wide}x4_int8" in str(trace), (rows, columns)
+        script = lower(drawn(func, trace, VNNI, 0).mod).script()
+        assert "Y_reindex = T.allocate" in script and 'int8", scope="local' in script
+    assert "lanes.interleave_32x2_bfloat16" in str(
+        tensor_spaces(get("gmm_bf16").func((1, 4, 64, 64)))[0]
+    )
+
+
+def test_cores_share_a_long_reduction_of_few_rows():
+    """Each reads rows of its own of a large operand from end to end."""
+    func = get("gmm_u8s8s32").func((1, 2, 256, 512))
+    (trace,) = [t for t in tensor_spaces(func) if "partial_reduction" in str(t)]
+    for seed in range(3):
+        sch = drawn(func, trace, VNNI, seed)
+        loops = sch.state.loops_above(sch.state.block(sch.get_block("Y_reindex_o")))
+        parts = sch.get(sch.get_block("Y_reindex_o")).iter_vars[0].dom.extent
+        assert loops[0].kind is ForKind.PARALLEL
+        assert as_int(parts) in (2, 4, 8) and as_int(loops[0].extent) % as_int(parts) == 0
+    computes_the_same(func, draws=2)
+    for small in ((1, 2, 64, 512), (1, 17, 256, 512)):
+        spaces = tensor_spaces(get("gmm_u8s8s32").func(small))
+        assert spaces and all("partial_reduction" not in str(t) for t in spaces)
+
+
 def test_of_one_family_the_widest_that_fits_is_offered():
     """Another family, a plug-in's for example, is offered beside it."""
     func = get("gmm_u8s8s32").func((1, 12, 32, 16))

@@ -12,7 +12,14 @@ These are the loops of Goto and van de Geijn (2008) around the register block of
 Without slices, a register block runs the whole reduction, and its panels are as deep as the
 reduction. Results pass through memory once for each slice; the sampled slices are deep enough to
 make up for it. Where few rows use an operand, packing does not pay: a variant reads its slices
-unpacked, and prefetches them a sampled number of steps ahead.
+unpacked, and prefetches them a sampled number of steps ahead. Tensor instructions read them through
+registers (`tensor_form`). In a further variant the cores share the reduction, not the columns, so
+that a core reads memory from end to end:
+
+    for p in parallel:                    # parts of the reduction
+        for ko:                           # slices of a part, of few rows
+            for j1: sums[p] += registers
+    C = the sum over p of sums[p]
 """
 
 from __future__ import annotations
@@ -22,14 +29,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from metasched.analysis.block import TILED
+from metasched.analysis.block import FOLD, TILED
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, as_expr, as_int
 from metasched.lower.passes.prefetch import AHEAD
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.modules.register_plan import Plan
+from metasched.space.modules.register_plan import Plan, fill, tile_step
 from metasched.space.modules.register_tiling import RegisterTiling
+from metasched.space.modules.rfactor import PARTIAL
+from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import Operand, packed_panel, strips
 from metasched.space.strides import FEW
 from metasched.space.tiling import (
@@ -42,6 +51,7 @@ from metasched.space.tiling import (
     tileable,
     uniform,
     vectors,
+    within_parallel,
 )
 
 STRUCTURE = "SRSS"
@@ -54,6 +64,10 @@ STRETCH = 1 << 11
 """Bytes of a row of an unpacked operand, at least, that a core reads without a break."""
 AHEAD_STEPS = (0, 8, 16)
 """Choices of how many steps ahead a row of an unpacked operand is prefetched."""
+LARGE = 1 << 17
+"""Bytes of an operand, at least, of which the cores read different rows."""
+PARTS = 4
+"""The most parts of a reduction for each core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,46 @@ class DepthBlocking:
         constant = all(as_int(v.dom.extent) is not None for v in sch.get(block).iter_vars)
         if not constant or not tileable(sch, block, reuse=False):
             return [sch]
-        return [sch, *self.offered(sch, block, self.blocks.plans(sch, block))]
+        found = self.offered(sch, block, self.blocks.plans(sch, block))
+        return [sch, *found, *self.in_parts(sch, block)]
+
+    def in_parts(
+        self, sch: Schedule, block: BlockRV, form: TensorForm | None = None
+    ) -> list[Schedule]:
+        """The variants with slices in which each core has sums of its own, over rows of its own of a
+        large operand that few rows use."""
+        plans = self.blocks.plans(sch, block, form)
+        operands = (o for plan in plans for o in (*plan.packable, *plan.direct))
+        large = any(o is not None and o.rows <= FEW and o.bytes >= LARGE for o in operands)
+        if not large or self.blocks.cores < 2 or within_parallel(sch, block):
+            return []
+        if PARTIAL in sch.get(block).annotations:
+            return []
+        found: list[Schedule] = []
+        made: list[BlockRV] = []
+        for variant in changed(sch, lambda v: made.append(self._in_parts(v, block, plans[0]))):
+            found += self.offered(variant, made[0], self.blocks.plans(variant, made[0], form))
+            sch.refused += variant.refused
+        return found
+
+    def _in_parts(self, sch: Schedule, block: BlockRV, plan: Plan) -> BlockRV:
+        """Cut a reduction into parts for the cores; returns the block with a part's sums, whose
+        first iterator counts the parts. The given block adds the sums up."""
+        reduced = [a for a in _reduced(sch, block, plan) if a.extent != 1]
+        if not reduced:
+            why = f"{sch.get(block).name} has no reduction that could be cut into parts"
+            raise ScheduleError("depth_blocking", "no-reduction", why)
+        taken = sch.sample_perfect_tile(reduced[0].loop, 2, -1)
+        sch.require(taken[0] >= self.blocks.cores)
+        sch.require(taken[0] <= self.blocks.cores * PARTS)
+        outer, _ = sch.split(reduced[0].loop, list(taken))
+        part = sch.rfactor(outer, 0)
+        loops = sch.get_loops(part)
+        at = next(n for n, a in enumerate(axes(sch, part)) if a.position == 0)
+        sch.reorder(loops[at], *loops[:at])
+        sch.annotate(block, PARTIAL, 1)
+        sch.annotate(block, FOLD, 1)
+        return part
 
     def offered(self, sch: Schedule, block: BlockRV, plans: Sequence[Plan]) -> list[Schedule]:
         """The variants with slices, for plans of the register tiling."""
@@ -142,7 +195,8 @@ class DepthBlocking:
             sch.annotate(part, AHEAD, uniform(sch, far))
         elif operand not in plan.ahead:
             at, depth = (rolled, below) if few else (levels[_SLICE][-1], 2)
-            self.blocks.fill(sch, panel, at, plan, width, depth)
+            wide = tile_step(plan, operand, every[-1], self.blocks.registers) if few else None
+            fill(sch, panel, at, plan, width, depth, wide)
         vectors(sch, levels[_REGISTER], len(levels[_REGISTER]) - 1, width)
         if finish is not None:
             sch.reverse_compute_at(finish, outer, preserve_unit_loops=True)

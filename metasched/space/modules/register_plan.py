@@ -9,10 +9,11 @@ from typing import TypeAlias
 from metasched.analysis.scope import Child
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, IterKind
-from metasched.schedule.handles import BlockRV, ExprRV
+from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
-from metasched.space.packing import Operand
+from metasched.space.packing import Operand, fill_panel
+from metasched.space.strides import FEW
 from metasched.space.tiling import Axis, epilogue_of, untouched
 
 Tiles: TypeAlias = dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
@@ -101,3 +102,26 @@ def overcompute(
 def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:
     """The factors of the vector axis."""
     return next(factors for axis, (_, factors) in tiles.items() if axis.position == plan.vector)
+
+
+def tile_step(plan: Plan, pack: Operand, lane: Axis, registers: int) -> int:
+    """The number of columns of which a tile has a multiple: a vector, or the columns of a packed
+    operand that few rows use and instructions copy at once."""
+    if plan.form is None or pack.rows > FEW:
+        return max(plan.widths)
+    return plan.form.together(pack.rows, lane.extent or 1, registers)
+
+
+def fill(
+    sch: Schedule, panel: BlockRV, place: LoopRV, plan: Plan, width: ExprRV | int, depth: int = 1,
+    wide: int | None = None,
+) -> None:  # fmt: skip
+    """Compute a panel at the loop `place`, the innermost of `depth` nested loops.
+
+    Args:
+        wide: how many columns instructions copy at once to registers; None for a panel in memory.
+    """
+    if plan.form is not None:
+        plan.form.fill(sch, panel, place, depth, wide)
+    else:
+        fill_panel(sch, panel, place, depth, width, max(plan.widths))

@@ -40,17 +40,18 @@ from metasched.space.modules.register_plan import (
     Plan,
     Tiles,
     columns_of,
+    fill,
     in_order,
     is_stage,
     overcompute,
     starter_of,
+    tile_step,
 )
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import (
     Operand,
     constant_buffers,
     copied_together,
-    fill_panel,
     lane_operands,
     packed_panels,
     stored_iter,
@@ -267,11 +268,12 @@ class RegisterTiling:
         depth = 1 + len(levels[_MIDDLE])
         self._join(sch, first, finish, levels[_MIDDLE][-1], depth, plan, width)
         for panel, _ in panels if pack not in plan.ahead else ():
-            if plan.form is None or (pack and pack.rows > FEW):
-                self.fill(sch, panel, outer, plan, width)
-            else:  # for few rows, pack small pieces, which stay in the nearest cache
-                steps = levels[_REDUCE]
-                self.fill(sch, panel, steps[-1], plan, width, depth + len(steps))
+            if plan.form is None or pack is None or pack.rows > FEW:
+                fill(sch, panel, outer, plan, width)
+            else:  # few rows use small pieces, which are packed in registers
+                lane = next(a for a in every if a.position == plan.vector)
+                steps, wide = levels[_REDUCE], tile_step(plan, pack, lane, self.registers)
+                fill(sch, panel, steps[-1], plan, width, depth + len(steps), wide)
         for loop in levels[_UNROLLED]:
             sch.unroll(loop)
         if not within_parallel(sch, block):
@@ -320,21 +322,6 @@ class RegisterTiling:
             parts = [(a, places, needed.get(a, factors)) for a, places, factors in parts]
         return parts
 
-    def fill(
-        self,
-        sch: Schedule,
-        panel: BlockRV,
-        place: LoopRV,
-        plan: Plan,
-        width: ExprRV | int,
-        depth: int = 1,
-    ) -> None:
-        """Compute a panel at the loop `place`, the innermost of `depth` nested loops."""
-        if plan.form is not None:
-            plan.form.fill(sch, panel, place, depth)
-        else:
-            fill_panel(sch, panel, place, depth, width, max(plan.widths))
-
     def _sample(
         self, sch: Schedule, every: Sequence[Axis], plan: Plan, pack: Operand | None, strict: bool
     ) -> tuple[ExprRV | int, Tiles]:
@@ -374,7 +361,7 @@ class RegisterTiling:
         packings = self.max_packings(spatial, vector, pack) if pack is not None else math.inf
         width, columns = self.columns(sch, vector, plan, pack)
         if pack is not None:
-            sch.require(compare(EQ, columns[-1] % max(plan.widths), 0))
+            sch.require(compare(EQ, columns[-1] % tile_step(plan, pack, vector, self.registers), 0))
         registers: list[Expr] = [columns[-1] // width]
         outside: list[ExprRV] = []
         for axis in spatial:

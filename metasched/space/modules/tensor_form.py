@@ -91,8 +91,35 @@ class TensorForm:
         """The iterator of a panel that is the group: the last iterator."""
         return len(sch.get(panel).iter_vars) - 1
 
-    def fill(self, sch: Schedule, panel: BlockRV, place: LoopRV, depth: int) -> None:
-        """Compute a panel at the innermost of `depth` loops, a group of lanes at once."""
+    def together(self, rows: int, columns: int, registers: int) -> int:
+        """The most columns of a panel that are copied at once, where the results of a tile of all
+        rows and of these columns fit the registers."""
+        for many in (4, 2):
+            wide = many * self.lanes
+            fits = many * (rows + 1) < registers and columns % wide == 0
+            if fits and TensorIntrin.get(self._interleave(wide), allow_missing=True) is not None:
+                return wide
+        return self.lanes
+
+    def _interleave(self, wide: int, source: DType | None = None) -> str:
+        """The name of the intrinsic that copies a group of `wide` columns."""
+        kind = self.own if source in (None, self.own) else f"{source}_{self.own}"
+        return f"lanes.interleave_{wide}x{self.group}_{kind}"
+
+    def fill(
+        self, sch: Schedule, panel: BlockRV, place: LoopRV, depth: int, wide: int | None = None
+    ) -> None:
+        """Compute a panel at the innermost of `depth` loops, a group of lanes at once.
+
+        Args:
+            sch: the schedule.
+            panel: the block that copies.
+            place: the loop at which the panel is computed.
+            depth: how many loops there are down to `place`.
+            wide: how many columns are copied at once to registers; None for a panel in memory.
+        """
+        if wide is not None:
+            sch.set_scope(panel, 0, "local")
         node = sch.get(panel)
         used = free_vars(node.writes[0].region[-2].min)
         lane = next(n for n, v in enumerate(node.iter_vars) if v.var in used)
@@ -103,10 +130,11 @@ class TensorForm:
         loops = list(sch.get_loops(panel)[depth:])
         lanes, last = loops[lane], loops[group]
         rest = [loop for n, loop in enumerate(loops) if n not in (lane, group)]
-        outer, inner = sch.split(lanes, [None, self.lanes])
+        outer, inner = sch.split(lanes, [None, wide or self.lanes])
         sch.reorder(*rest, outer, inner, last)
-        kind = self.own if source.buffer.dtype is self.own else f"{source.buffer.dtype}_{self.own}"
-        interleave = f"lanes.interleave_{self.lanes}x{self.group}_{kind}"
+        for loop in () if wide is None else (*rest, outer):
+            sch.unroll(loop)
+        interleave = self._interleave(wide or self.lanes, source.buffer.dtype)
         if across and TensorIntrin.get(interleave, allow_missing=True) is not None:
             sch.tensorize(inner, interleave)
         else:

@@ -104,7 +104,8 @@ class UseTensorInstruction:
             for pack in plan.packable:
                 way = partial(blocks.apply, block, plan, pack)
                 found += changed(sch, partial(way, True)) or changed(sch, partial(way, False))
-        return found + self.slices.offered(sch, block, plans)
+        found += self.slices.offered(sch, block, plans)
+        return found + self.slices.in_parts(sch, block, form)
 
 
 def _cut(block: BlockRV, form: TensorForm, sch: Schedule) -> None:
