@@ -98,8 +98,8 @@ class DepthBlocking:
     def in_parts(
         self, sch: Schedule, block: BlockRV, form: TensorForm | None = None
     ) -> list[Schedule]:
-        """The variants with slices in which each core has sums of its own, over rows of its own of a
-        large operand that few rows use."""
+        """The variants with slices in which each core has rows of its own of a large operand that
+        few rows use, and sums of its own."""
         plans = self.blocks.plans(sch, block, form)
         operands = (o for plan in plans for o in (*plan.packable, *plan.direct))
         large = any(o is not None and o.rows <= FEW and o.bytes >= LARGE for o in operands)
