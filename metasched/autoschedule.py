@@ -13,7 +13,7 @@ from metasched.ir.func import SIZES, IRModule, PrimFunc
 from metasched.kinds import default_trace
 from metasched.registry import load_plugin
 from metasched.schedule.schedule import Schedule
-from metasched.search.autoscheduler import Guess, first_guess
+from metasched.search.autoscheduler import first_guess
 from metasched.search.parts import guide_of, spaces_of
 from metasched.search.population import CandidateFactory
 from metasched.search.run import paused_collection
@@ -56,13 +56,24 @@ def autoschedule(
     only = only if lacking else with_sizes(only, {})
     chosen = spaces_of(space, settings.space, ["main"], machine)["main"]
     with paused_collection():
-        factory = CandidateFactory(only, machine, chosen)
-        default = factory.finished(default_trace(only, machine))
-        if lacking:
-            what = f"run-time extents have no sizes to schedule for: {how_to_name(lacking)}"
-            guess = Guess(default, what)
-        else:
-            guess = first_guess(factory, guide_of(machine), default)
-    if guess.lack:
-        warn(f"autoschedule gives the default schedule: {guess.lack}")
-    return guess.candidate.schedule
+        schedule, lack = _guessed(only, machine, chosen, how_to_name(lacking) if lacking else "")
+    if lack:
+        warn(f"autoschedule gives the default schedule: {lack}")
+    return schedule
+
+
+def _guessed(func: PrimFunc, machine: Target, space: Space, sizeless: str) -> tuple[Schedule, str]:
+    """The schedule of the first guess, and why it is the default schedule, "" if it was ranked.
+
+    All other candidates are gone when the function returns, so that a collection of garbage does
+    not visit them.
+
+    Args:
+        sizeless: the run-time extents without a size, in words.
+    """
+    factory = CandidateFactory(func, machine, space)
+    default = factory.finished(default_trace(func, machine))
+    if sizeless:
+        return default.schedule, f"run-time extents have no sizes to schedule for: {sizeless}"
+    guess = first_guess(factory, guide_of(machine), default)
+    return guess.candidate.schedule, guess.lack

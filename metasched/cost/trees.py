@@ -79,13 +79,14 @@ class Trees:
     def _walk(self, rows: np.ndarray) -> np.ndarray:
         """Move a batch of rows down all trees, to their leaves."""
         place = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
-        which = np.arange(len(rows))[:, None]
+        starts = np.arange(len(rows))[:, None] * rows.shape[1]
+        known = np.where(np.isnan(rows), 0.0, rows)
         for _ in range(self._depth):
-            values = rows[which, self._feature[place]]
-            goes_left = np.where(np.isnan(values), 0.0, values) <= self._threshold[place]
+            at = starts + self._feature.take(place)
+            goes_left = known.take(at) <= self._threshold.take(place)
             if not self._plain:
-                goes_left = self._by_default(values, place, goes_left)
-            place = self._children[goes_left.astype(np.intp), place]
+                goes_left = self._by_default(rows.take(at), place, goes_left)
+            place = self._children.take(place + goes_left * self._children.shape[1])
         scores: np.ndarray = self._value[place].sum(axis=1)
         return scores
 

@@ -7,14 +7,16 @@ the trace (`require`) on the new numbers, so that impossible candidates are not 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from metasched.errors import warn
 from metasched.foreign import ANYTHING, failure
+from metasched.ir.expr import Expr
 from metasched.registry import Registry
 from metasched.schedule import domain as domains
+from metasched.schedule.domain import Decision
 from metasched.schedule.instruction import Entry, handles_in
 from metasched.schedule.numbers import number_of
 from metasched.schedule.plugin import Mutator, Weighted
@@ -103,22 +105,62 @@ def _called(name: str, mutator: Mutator, trace: Trace, rng: Rng, target: Target)
         return mutator(trace, rng, target)
 
 
-def consistent(trace: Trace) -> bool:
-    """Whether the decisions are in their recorded domains and keep every `require`.
+class Constraints:
+    """What the decisions of a trace must keep: their recorded domains and every `require`.
 
     Nothing is replayed. A domain that depends on an earlier decision may turn out different in the
     replay, which then repairs the decision.
     """
-    values: dict[Any, int] = {}
-    for entry in trace.entries:
-        if entry.kind.sampling:
-            if not domains.allows(entry.domain, entry.decision):
-                return False
-            numbers = domains.values(entry.domain, entry.decision)
-            values.update(zip(entry.outputs, numbers, strict=True))
-        elif entry.kind.name == "require" and number_of(entry.values[0], values) == 0:
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._values: dict[Any, int] = {}
+        self._outside: set[int] = set()
+        self._conditions: list[tuple[Expr, frozenset[Any]]] = []
+        for position, entry in enumerate(trace.entries):
+            if entry.kind.sampling:
+                if domains.allows(entry.domain, entry.decision):
+                    self._values.update(_numbers(entry, entry.decision))
+                else:
+                    self._outside.add(position)
+            elif entry.kind.name == "require":
+                self._conditions.append((entry.values[0], frozenset(handles_in(entry.values))))
+        conditions = enumerate(self._conditions)
+        self._broken = {n for n, (c, _) in conditions if number_of(c, self._values) == 0}
+
+    def keep(self, changes: Mapping[int, Decision]) -> bool:
+        """Whether the trace with other decisions, by the positions of their steps, keeps all."""
+        if not self._outside <= changes.keys():
             return False
-    return True
+        new: dict[Any, int] = {}
+        for position, decision in changes.items():
+            entry = self.trace.entries[position]
+            if not domains.allows(entry.domain, decision):
+                return False
+            new.update(_numbers(entry, decision))
+        values = {**self._values, **new}
+        return all(
+            number_of(condition, values) != 0
+            if n in self._broken or not uses.isdisjoint(new)
+            else True
+            for n, (condition, uses) in enumerate(self._conditions)
+        )
+
+    def changed(self, changes: Mapping[int, Decision]) -> Trace:
+        """The trace with other decisions."""
+        trace = self.trace
+        for position, decision in changes.items():
+            trace = trace.with_decision(position, decision)
+        return trace
+
+
+def _numbers(entry: Entry, decision: Decision) -> Iterator[tuple[Any, int]]:
+    return zip(entry.outputs, domains.values(entry.domain, decision), strict=True)
+
+
+def consistent(trace: Trace) -> bool:
+    """Whether the decisions of a trace keep its `Constraints`."""
+    return Constraints(trace).keep({})
 
 
 def choices(trace: Trace, kinds: Sequence[str]) -> list[tuple[int, Entry]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metasched.mutate.base import choices, noted_under
+from metasched.mutate.base import Constraints, choices, noted_under
 from metasched.mutate.neighbours import mended, smallest_steps
 from metasched.schedule.rng import Rng
 from metasched.schedule.trace import Trace
@@ -36,8 +36,9 @@ class MutateChoice:
             return None
         position, entry = rng.choice(steps)
         others = list(smallest_steps(entry))
-        near = mended(trace.with_decision(position, rng.choice(others)), position) if others else ()
-        return rng.choice(near) if near else None
+        constraints = Constraints(trace)
+        near = mended(constraints, {position: rng.choice(others)}) if others else ()
+        return constraints.changed(rng.choice(near)) if near else None
 
 
 mutate_categorical = MutateChoice("categorical")

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from metasched.mutate.base import ATTEMPTS, consistent, tilings
-from metasched.mutate.neighbours import trades
+from metasched.mutate.base import ATTEMPTS, Constraints, tilings
+from metasched.mutate.neighbours import traded
 from metasched.schedule.domain import divisors, factorize, moved, repair
 from metasched.schedule.instruction import Entry
 from metasched.schedule.rng import Rng
@@ -35,19 +35,19 @@ class MutateTileSize:
 
     def __call__(self, trace: Trace, rng: Rng, target: Target) -> Trace | None:
         steps = [(i, e) for i, e in tilings(trace) if math.prod(e.decision) > 1 < len(e.decision)]
+        constraints = Constraints(trace)
         if rng.random() < self.trades:
-            near = sorted(trades(trace), key=lambda _: rng.random())
-            if (traded := next(filter(consistent, near), None)) is not None:
-                return traded
+            near = sorted(traded(trace), key=lambda _: rng.random())
+            if (found := next(filter(constraints.keep, near), None)) is not None:
+                return constraints.changed(found)
         refused: set[tuple[int, Any]] = set()
         for _ in range(ATTEMPTS if steps else 0):
             position, entry = rng.choice(steps)
             tile = self._moved(entry, rng)
             key = (position, tuple(tile))
             if tile != entry.decision and key not in refused:
-                mutant = trace.with_decision(position, tile)
-                if consistent(mutant):
-                    return mutant
+                if constraints.keep({position: tile}):
+                    return trace.with_decision(position, tile)
                 refused.add(key)
         return None
 

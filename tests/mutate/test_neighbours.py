@@ -6,9 +6,9 @@ import pytest
 
 from metasched.ir.expr import EQ, compare
 from metasched.kinds import default_space
-from metasched.mutate.base import consistent
+from metasched.mutate.base import Constraints, consistent
 from metasched.mutate.choice import mutate_categorical
-from metasched.mutate.neighbours import neighbours, trades
+from metasched.mutate.neighbours import neighbours, traded
 from metasched.mutate.tile_size import MutateTileSize
 from metasched.schedule.domain import DOMAINS, allows, enumerated, is_tiling, near
 from metasched.schedule.rng import Rng
@@ -86,6 +86,10 @@ def test_vectors_are_widened_with_their_tiles():
     assert [m and m.decisions() for m in mutants] == [wider] * 4
 
 
+def traded_decisions(trace):
+    return [Constraints(trace).changed(changes).decisions() for changes in traded(trace)]
+
+
 def test_full_blocks_of_registers_change_their_shape_in_one_step():
     """A block of eight can be of no other size; from 2 x 4 it goes to 4 x 2."""
     sch = Schedule(matmul(16), seed=0)
@@ -93,7 +97,7 @@ def test_full_blocks_of_registers_change_their_shape_in_one_step():
     _, high = sch.sample_perfect_tile(rows, 2, decision=[8, 2])
     _, wide = sch.sample_perfect_tile(columns, 2, decision=[4, 4])
     sch.require(compare(EQ, high * wide, 8))
-    every = [t.decisions() for t in trades(sch.trace)]
+    every = traded_decisions(sch.trace)
     assert every == [((16, 1), (2, 8)), ((4, 4), (8, 2))]
     assert [t.decisions() for t in neighbours(sch.trace)] == every
     mutants = [MutateTileSize(trades=1.0)(sch.trace, Rng(s), TARGET) for s in range(8)]
@@ -106,7 +110,7 @@ def test_a_trade_takes_a_factor_that_the_other_tiling_has():
     _, rows, columns, _ = sch.get_loops("Z")
     sch.sample_perfect_tile(rows, 3, decision=[2, 1, 6])
     sch.sample_perfect_tile(columns, 2, decision=[6, 2])
-    assert [t.decisions() for t in trades(sch.trace)] == [
+    assert traded_decisions(sch.trace) == [
         ((4, 1, 3), (3, 4)),
         ((2, 2, 3), (3, 4)),
         ((6, 1, 2), (2, 6)),
