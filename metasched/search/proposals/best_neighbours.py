@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from metasched.mutate.neighbours import neighbours
+from metasched.schedule.trace import Trace
+from metasched.search.draft import Array, Draft
 from metasched.search.population import Request, SearchCandidate
 from metasched.search.proposals.drafts import surrogate
 from metasched.search.proposals.source import Decisions, SearchState, Unreserved
@@ -20,9 +22,16 @@ class BestNeighbours(Unreserved):
     A random mutation is rarely the step that helps. Each neighbour gets the model's score of its
     parent, and the difference that the surrogate expects of the step. The best programs of further
     spaces have a share, since a few random programs do not show which space is best.
+
+    Attributes:
+        near: the neighbours of programs that were parents before, by their traces, each with its
+            row of numbers.
     """
 
     name = "best neighbours"
+
+    def __init__(self) -> None:
+        self.near: dict[Trace, list[tuple[Array, Request]]] = {}
 
     def requests(self, state: SearchState, count: int) -> list[Request]:
         """The `count` neighbours with the highest expected scores, the spaces in turns."""
@@ -30,9 +39,28 @@ class BestNeighbours(Unreserved):
         spaces: dict[int, tuple[SearchCandidate, float]] = {}
         for parent, score in ranked:
             spaces.setdefault(parent.space, (parent, score))
-        top = _best([near for pair in ranked[:_PARENTS] for near in _expected(state, *pair)])
-        others = [_best(_expected(state, *pair)) for pair in list(spaces.values())[1:_PARENTS]]
-        turns = [top] * _LEAD + others
+        leaders = list(spaces.values())[1:_PARENTS]
+        scorers = {
+            space: surrogate(state, space, draft, _LEAST_ROWS)
+            for space in {parent.space for parent, _ in ranked[:_PARENTS] + leaders}
+            if (draft := state.tables[space]) is not None
+        }
+
+        def expected(parent: SearchCandidate, score: float) -> list[tuple[float, Request]]:
+            """The new neighbours of a program, with the scores that are expected of them."""
+            draft = state.tables[parent.space]
+            own = None if draft is None else state.row_of(draft, parent)
+            if draft is None or own is None:
+                return []
+            known = [x for x in self._near(state, draft, parent) if not state.replayed(x[1])]
+            scored = scorers[parent.space]
+            numbers = np.stack([own, *(row for row, _ in known)])
+            scores = np.zeros(len(numbers)) if scored is None else scored(numbers)
+            gains = scores[1:] - scores[0]
+            return [(score + float(gain), r) for gain, (_, r) in zip(gains, known, strict=True)]
+
+        top = _best([near for pair in ranked[:_PARENTS] for near in expected(*pair)])
+        turns = [top] * _LEAD + [_best(expected(*pair)) for pair in leaders]
         found: dict[Decisions, Request] = {}
         while len(found) < count and any(turns):
             for turn in turns:
@@ -41,23 +69,18 @@ class BestNeighbours(Unreserved):
                     found[request.space, request.trace.decisions()] = request
         return list(found.values())[:count]
 
+    def _near(
+        self, state: SearchState, draft: Draft, parent: SearchCandidate
+    ) -> list[tuple[Array, Request]]:
+        if parent.trace not in self.near:
+            traces = ((draft.row_of(trace), trace) for trace in neighbours(parent.trace))
+            self.near[parent.trace] = [
+                (row, Request(trace, parent.space, state.task.seed))
+                for row, trace in traces
+                if row is not None
+            ]
+        return self.near[parent.trace]
+
 
 def _best(near: list[tuple[float, Request]]) -> list[Request]:
     return [request for _, request in sorted(near, key=lambda pair: -pair[0])]
-
-
-def _expected(
-    state: SearchState, parent: SearchCandidate, score: float
-) -> list[tuple[float, Request]]:
-    """The new neighbours of a program, with the scores that are expected of them."""
-    draft, space = state.tables[parent.space], parent.space
-    own = None if draft is None else draft.row_of(parent.trace)
-    if draft is None or own is None:
-        return []
-    asked = (Request(trace, space, state.task.seed) for trace in neighbours(parent.trace))
-    rows = [(draft.row_of(r.trace), r) for r in asked if not state.replayed(r)]
-    known = [(row, request) for row, request in rows if row is not None]
-    numbers = np.stack([own, *(row for row, _ in known)])
-    scores = surrogate(state, space, draft, numbers, _LEAST_ROWS)
-    gains = np.zeros(len(numbers)) if scores is None else scores - scores[0]
-    return [(score + float(gain), r) for gain, (_, r) in zip(gains[1:], known, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -33,10 +33,10 @@ class BestDrafts(Unreserved):
             seed = derive_seed(task.seed, state.round, space, self.best)
             some, rng = options.drafts // len(open_spaces), np.random.default_rng(seed)
             rows = draft.draw(some, rng, options.whole)
-            scores = surrogate(state, space, draft, rows.numbers) if self.best else None
+            scored = surrogate(state, space, draft) if self.best else None
             order: Array = np.random.default_rng(seed + 1).permutation(len(rows))
-            if scores is not None:
-                order = np.argsort(-scores, kind="stable")
+            if scored is not None:
+                order = np.argsort(-scored(rows.numbers), kind="stable")
             share = count // len(open_spaces) + (space < count % len(open_spaces))
             for position in order:
                 if share <= 0:
@@ -54,25 +54,23 @@ class UnbiasedDrafts(BestDrafts):
 
 
 def surrogate(
-    state: SearchState, space: int, draft: Draft, numbers: Array, least: int = _LEAST_ROWS
-) -> Array | None:
-    """Scores of rows of decisions from a linear regression on the model's scores of replayed
-    programs; None if fewer than `least` programs of the space were replayed.
+    state: SearchState, space: int, draft: Draft, least: int = _LEAST_ROWS
+) -> Callable[[Array], Array] | None:
+    """A function that scores rows of decisions, by a linear regression on the model's scores of
+    replayed programs; None if fewer than `least` programs of the space were replayed.
 
     The regression is linear: a quadratic regression ranked drafts first that were ten times slower
     than the best of 10,000 rows. Trees ranked no better, and worse in the first rounds.
     """
     known = list(state.known.get(space, {}).values())[-_MOST_ROWS:]
-    fitted = [
-        (candidate, row)
-        for candidate in known
-        if (row := draft.row_of(candidate.trace)) is not None
-    ]
+    rows = ((candidate, state.row_of(draft, candidate)) for candidate in known)
+    fitted = [(candidate, row) for candidate, row in rows if row is not None]
     if len(fitted) < least:
         return None
     scores = predicted(state.task.model, [candidate for candidate, _ in fitted])
     measured = _logarithms(np.stack([row for _, row in fitted]))
-    return state.options.surrogate(measured, scores).predict(_logarithms(numbers))
+    line = state.options.surrogate(measured, scores)
+    return lambda numbers: line.predict(_logarithms(numbers))
 
 
 def _logarithms(numbers: Array) -> Array:

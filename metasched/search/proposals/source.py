@@ -13,7 +13,8 @@ from metasched.cost import regression
 from metasched.cost.line import Regressor
 from metasched.cost.model import EstimatesSpread, PredictsPrograms, predicted
 from metasched.schedule.rng import Rng, derive_seed
-from metasched.search.draft import WHOLE, Draft
+from metasched.schedule.trace import Trace
+from metasched.search.draft import WHOLE, Array, Draft
 from metasched.search.population import Request, SearchCandidate
 from metasched.search.strategy import SearchTask
 
@@ -67,6 +68,7 @@ class SearchState:
         known: the programs that were replayed, by their keys, for each space.
         pool: the programs of this round that were not measured, by their keys.
         rng: the random choices of this round.
+        rows: the decisions of replayed programs as rows of their tables, by their traces.
     """
 
     task: SearchTask
@@ -78,6 +80,7 @@ class SearchState:
     known: dict[int, dict[str, SearchCandidate]] = field(default_factory=dict)
     pool: dict[str, SearchCandidate] = field(default_factory=dict)
     rng: Rng = field(default_factory=lambda: Rng(0))
+    rows: dict[Trace, Array | None] = field(default_factory=dict)
 
     def begin_round(self) -> None:
         """Empty the pool and seed the random choices of the round."""
@@ -120,6 +123,13 @@ class SearchState:
         self.known.setdefault(candidate.space, {})[candidate.key] = candidate
         if candidate.key not in self.task.population.seen:
             self.pool.setdefault(candidate.key, candidate)
+
+    def row_of(self, draft: Draft, candidate: SearchCandidate) -> Array | None:
+        """`Draft.row_of` the trace of a replayed program."""
+        trace = candidate.trace
+        if trace not in self.rows:
+            self.rows[trace] = draft.row_of(trace)
+        return self.rows[trace]
 
     def replayed(self, request: Request) -> bool:
         """Whether these decisions were replayed in this search."""
