@@ -38,6 +38,7 @@ import ml_dtypes
 import numpy as np
 from space.chains import CHAINS
 from space.fences import Fenced, fenced_buffers, fenced_heap
+from space.hard_data import HardData
 from space.random_kinds import Draw
 from space.random_kinds_more import KINDS
 from strategies import random_func
@@ -106,6 +107,9 @@ def targets() -> dict[str, Target]:
 TARGETS = targets()
 
 
+Drawn = Callable[[Array, Task, int], Any]
+
+
 class Broken(Exception):
     """A candidate breaks a promise; `kind` groups failures of one sort."""
 
@@ -119,7 +123,7 @@ class Case:
     """A program and a processor; `seed` draws the candidates and the data.
 
     The shape of a random program is its number and, for a program of `space.random_kinds`, the
-    largest extent.
+    largest extent. `hard` data are those of `space.hard_data`.
     """
 
     seed: int
@@ -127,6 +131,7 @@ class Case:
     shape: tuple[int, ...]
     target: str
     constant: bool = False
+    hard: bool = False
 
     def func(self) -> PrimFunc:
         """The program; ValueError for a shape that makes none."""
@@ -160,7 +165,7 @@ class Tally:
             getattr(self, name).update(counts)
 
 
-def case_of(number: int, kinds: Sequence[str] = ()) -> Case:
+def case_of(number: int, kinds: Sequence[str] = (), hard: bool = False) -> Case:
     """Case n, of all operators or of the given ones."""
     rng = random.Random(number)
     operator = rng.choice(kinds or [n for n in OPERATORS if n not in KINDS])
@@ -171,13 +176,14 @@ def case_of(number: int, kinds: Sequence[str] = ()) -> Case:
                 rng.randrange(1 << 30),
                 *([rng.choice(MOST_SIZES)] if operator in KINDS else []),
             )
-            case = Case(number, operator, shape, target)
+            case = Case(number, operator, shape, target, hard=hard)
             if all(b.constant_shape() is not None for b in case.func().buffers):
                 return case
             continue
         words = work.parameters.split()
         shape = tuple(rng.choice(SMALL.get(w, EXTENTS)) for w in words)
-        case = Case(number, operator, shape, target, bool(work.weights) and rng.random() < 0.2)
+        constant = bool(work.weights) and rng.random() < 0.2
+        case = Case(number, operator, shape, target, constant, hard)
         if fits(case):
             return case
 
@@ -240,7 +246,7 @@ def _descendant(made: Sequence[Trace], rng: Rng, target: Target) -> Trace:
 
 
 def expected(
-    case: Case, func: PrimFunc, task: Task, drawn: Callable[[Array, Task, int], Any] = fill
+    case: Case, func: PrimFunc, task: Task, drawn: Drawn = fill
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The arguments before a call, and those after it, by NumPy or the interpreter."""
     given = [
@@ -248,8 +254,8 @@ def expected(
     ]  # fmt: skip
     after = [a.copy() for a in given]
     work = OPERATORS[case.operator]
-    if case.operator in KINDS and case.shape[1] > INTERPRETED:
-        build(func)(*after)
+    if case.shape[1] > INTERPRETED if case.operator in KINDS else case.hard:
+        build(replace_weights(func))(*after)
     elif work is None or work.in_place:
         run(func, *after)
     else:
@@ -273,9 +279,20 @@ def settled(case: Case, func: PrimFunc, task: Task) -> tuple[Task, Any, Any]:
     return tried, given, after
 
 
-def with_noise(case: Case, func: PrimFunc, task: Task, after: Sequence[np.ndarray]) -> Task:
+def hard(case: Case, func: PrimFunc, task: Task) -> tuple[Task, Any, Any]:
+    """The task on data of `space.hard_data`, with the arguments before and after."""
+    drawn = HardData(func)
+    given, after = expected(case, func, task, drawn)
+    if task.exact and not all(map(_holds_exactly, after)):
+        task = with_noise(case, func, task, after, drawn.nudged)
+    return task, given, after
+
+
+def with_noise(
+    case: Case, func: PrimFunc, task: Task, after: Sequence[np.ndarray], drawn: Drawn = nudged
+) -> Task:
     """The task with what rounding all inputs once more changes: solvers magnify such errors."""
-    _, moved = expected(case, func, task, nudged)
+    _, moved = expected(case, func, task, drawn)
     changes = (compare(*three, True)[1] for three in zip(task.arrays, moved, after, strict=True))
     arrays = (replace(a, noise=c) for a, c in zip(task.arrays, changes, strict=True))
     return replace(task, exact=False, arrays=tuple(arrays))
@@ -345,7 +362,7 @@ def play(case: Case, tally: Tally, count: int = CANDIDATES) -> None:
     task = make_task(func, signature, key="fuzz", seed=case.seed)
     if case.seed % 4 == 3:
         task = task.with_normal_data()
-    data = settled(case, func, task)
+    data = hard(case, func, task) if case.hard else settled(case, func, task)
     for sch in candidates(case, func, tally, count):
         check_texts(func, sch)
         check(case, sch, data)
@@ -446,13 +463,13 @@ def report(case: Case, error: Broken) -> str:
     return text
 
 
-def inside(start: int, stop: int, seconds: float, kinds: Sequence[str]) -> None:
+def inside(start: int, stop: int, seconds: float, kinds: Sequence[str], hard: bool) -> None:
     """Play cases and say so line by line; a case that takes 15 minutes is killed."""
     end = time.monotonic() + seconds
     for number in range(start, stop):
         if time.monotonic() > end:
             return
-        case, tally = case_of(number, kinds), Tally()
+        case, tally = case_of(number, kinds, hard), Tally()
         print(json.dumps({"case": number, "what": str(case)}), flush=True)
         signal.alarm(900)
         try:
@@ -475,12 +492,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="time after which to stop")
     parser.add_argument("--kind", action="append", help="an operator, or kind of random programs; "
                         "'kinds' stands for all of space.random_kinds")  # fmt: skip
+    parser.add_argument("--hard", action="store_true", help="data of space.hard_data")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     given = options.kind or []
     kinds = [k for k in OPERATORS if k in given or (k in KINDS and "kinds" in given)]
     if options.inside:
-        inside(options.start, options.start + options.cases, options.seconds, kinds)
+        inside(options.start, options.start + options.cases, options.seconds, kinds,
+               options.hard)  # fmt: skip
         return 0
     tally, failed, number = Tally(), 0, options.start - 1
     stop, began = options.start + options.cases, time.monotonic()
@@ -490,6 +509,7 @@ def main() -> int:
             break
         words = [sys.executable, __file__, "--inside", "--start", str(number + 1)]
         words += [word for kind in given for word in ("--kind", kind)]
+        words += ["--hard"] * options.hard
         words += ["--cases", str(stop - number - 1), "--seconds", str(left)]
         what = ""
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from space.fuzz import KINDS, RANDOM, Broken, Case, Tally, case_of, check, fits, play, report
+from space.hard_data import HardData
 
 from metasched.measure.task import make_task
 from metasched.runtime.build import build
@@ -46,6 +48,28 @@ def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> N
     except Broken as error:
         pytest.fail(report(case, error), pytrace=False)
     assert tally.ran[kind] == 1 and not tally.modules
+
+
+@pytest.mark.parametrize("kind", ["plain_idioms", "several_outputs", "gmm", "random"])
+def test_hard_data_give_the_same_results(kind: str) -> None:
+    tally, case = Tally(), replace(case_of(5, [kind]), hard=True)
+    try:
+        play(case, tally, 1)
+    except Broken as error:
+        pytest.fail(report(case, error), pytrace=False)
+    assert tally.ran[kind] == 1
+
+
+def test_hard_data_hold_what_test_data_leave_out() -> None:
+    case = Case(3, "plain_idioms", (12, 33), "native")
+    func = case.func()
+    task = make_task(func, build(func).signature, key="hard")
+    drawn = HardData(func)
+    arrays = [drawn(array, task, n) for n, array in enumerate(task.arrays)]
+    floats = [a.astype(float) for a in arrays if a.dtype.kind not in "iu" and a.size > 200]
+    assert floats and all(np.isnan(a).any() and np.isinf(a).any() for a in floats)
+    (index,) = (a for b, a in zip(func.buffers, arrays, strict=True) if b.name == "P")
+    assert 0 <= index.min() <= index.max() < len(index)
 
 
 def test_all_kinds_of_programs_are_read() -> None:
