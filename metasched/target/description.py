@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from metasched.errors import RegistryError, TargetError, brief
-from metasched.hardware import KNOWN_FEATURES, UNUSED_FEATURES, VERSION_FEATURES
+from metasched.hardware import CPU_FEATURES, KNOWN_FEATURES, UNUSED_FEATURES, VERSION_FEATURES
 from metasched.registry import OF_A_PLUGIN, Registry
 from metasched.target.machine import MachineModel
 from metasched.tvm_names import hint
@@ -343,6 +343,8 @@ def _remedy(name: object, names: Iterable[str]) -> str:
     """Names like an unknown one, or, without any, where its declaration may be."""
     if not isinstance(name, str):
         return ""
+    if any(name in cpus for cpus in CPU_FEATURES.values()):
+        return f"; the processor is 'llvm -mcpu={name}'"
     return near_names(name, names) or f"; {OF_A_PLUGIN}"
 
 

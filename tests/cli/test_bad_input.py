@@ -153,6 +153,7 @@ def test_a_function_the_parser_cannot_take_shows_the_line(cli, program):
         ("--strategy", "evolutionry", "did you mean evolutionary"),
         ("--model", "lightgbn", "did you mean lightgbm"), ("--trials", 0, "too small"),
         ("--seed", -1, "too small"), ("--target", "no-such-machine", "no target is called"),
+        ("--target", "haswell", "no target is called 'haswell'; the processor is 'llvm -mcpu=has"),
     ],
 )  # fmt: skip
 def test_a_bad_option_of_tune(cli, option, value, said):
