@@ -63,6 +63,7 @@ from metasched.mutate.crossover import crossover
 from metasched.postproc import run_postprocs
 from metasched.runtime.build import build
 from metasched.runtime.guarded_memory import poison
+from metasched.runtime.kernel import Kernel
 from metasched.schedule.rng import Rng, derive_seed
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
@@ -272,7 +273,7 @@ def settled(case: Case, func: PrimFunc, task: Task) -> tuple[Task, Any, Any]:
     for level in range(TAMINGS + 1):
         tried = task.tamed(level) if level else task
         given, after = expected(case, func, tried)
-        if not tried.exact or not all(map(_holds_exactly, after)):
+        if not tried.exact or not holds_exactly(after):
             tried = with_noise(case, func, tried, after)
         if steady(tried, after):
             break
@@ -283,7 +284,7 @@ def hard(case: Case, func: PrimFunc, task: Task) -> tuple[Task, Any, Any]:
     """The task on data of `space.hard_data`, with the arguments before and after."""
     drawn = HardData(func)
     given, after = expected(case, func, task, drawn)
-    if task.exact and not all(map(_holds_exactly, after)):
+    if task.exact and not holds_exactly(after):
         task = with_noise(case, func, task, after, drawn.nudged)
     return task, given, after
 
@@ -293,6 +294,11 @@ def with_noise(
 ) -> Task:
     """The task with what rounding all inputs once more changes: solvers magnify such errors."""
     _, moved = expected(case, func, task, drawn)
+    return with_changes(task, moved, after)
+
+
+def with_changes(task: Task, moved: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> Task:
+    """The task with the changes of its results as noise."""
     changes = (compare(*three, True)[1] for three in zip(task.arrays, moved, after, strict=True))
     arrays = (replace(a, noise=c) for a, c in zip(task.arrays, changes, strict=True))
     return replace(task, exact=False, arrays=tuple(arrays))
@@ -306,12 +312,21 @@ def _poisoned(array: Array) -> np.ndarray:
 
 def check(case: Case, sch: Schedule, data: tuple[Task, Any, Any]) -> None:
     """Run a candidate; raises Broken when it is wrong."""
-    task, given, after = data
+    check_kernel(case, sch, built(case, sch), data)
+
+
+def built(case: Case, sch: Schedule) -> Kernel:
+    """The compiled candidate, whose temporary buffers are fenced."""
     try:
         with fenced_heap():
-            kernel = build(sch, TARGETS[case.target])
+            return build(sch, TARGETS[case.target])
     except Exception as error:
         raise Broken(f"build {type(error).__name__}", str(error), sch) from error
+
+
+def check_kernel(case: Case, sch: Schedule, kernel: Kernel, data: tuple[Task, Any, Any]) -> None:
+    """Run a compiled candidate on the data; raises Broken when it is wrong."""
+    task, given, after = data
     for at_end in (True, False):
         fences = [Fenced(a.nbytes, at_end) for a in given]
         arrays = [f.array(a) for f, a in zip(fences, given, strict=True)]
@@ -373,12 +388,16 @@ def play(case: Case, tally: Tally, count: int = CANDIDATES) -> None:
         check(case, autoscheduled(case, func), data)
 
 
-def _holds_exactly(values: np.ndarray) -> bool:
-    """Whether the magnitudes leave integers exact in the type of an array."""
-    if values.dtype.kind in "iub":
-        return True
-    finite = values[np.isfinite(values)].astype(np.float64)
-    return bool((np.abs(finite) < 2 / ml_dtypes.finfo(values.dtype).eps).all())
+def holds_exactly(results: Sequence[np.ndarray]) -> bool:
+    """Whether the magnitudes leave integers exact in the types of arrays."""
+    for values in results:
+        finite = values[np.isfinite(values)].astype(np.float64)
+        if (
+            values.dtype.kind not in "iub"
+            and not (np.abs(finite) < 2 / ml_dtypes.finfo(values.dtype).eps).all()
+        ):
+            return False
+    return True
 
 
 def by_default(case: Case, func: PrimFunc) -> Schedule:

@@ -362,12 +362,45 @@ IDIOMS: tuple[Callable[[Program], None], ...] = (
 def plain_idioms(d: Draw) -> str:
     """A few idioms over shared matrices and vectors."""
     p = Program(d, d.size(1, 40))
-    kinds = [d.pick(*TYPES) for _ in range(d.rng.choice((1, 1, 1, 2, 3)))]
-    for name in ("M0", "M1", "M2", "V0", "V1", "V2"):
-        p.types[name] = d.pick(*kinds)
-        p.t.param(name, (p.n,) if name[0] == "V" else (p.n, p.n), p.types[name])
-    p.t.param("P", (p.n,), d.pick("int32", "int64", "uint8"))
-    for _ in range(d.rng.choice((1, 1, 2, 3))):
-        p.depth = 1
-        d.rng.choice(IDIOMS)(p)
+    _declare(p, lambda name, shape, dtype: p.t.param(name, shape, dtype))
+    _some(p)
     return str(p.t)
+
+
+class Extent(str):
+    """The text of an extent that is known at run time only."""
+
+    def __sub__(self, number: int) -> Extent:
+        return Extent(f"({self} - {number})")
+
+    def __floordiv__(self, number: int) -> Extent:
+        return Extent(f"({self} // {number})")
+
+
+def run_time_idioms(d: Draw) -> str:
+    """The same, where the extent of all dimensions is `n`."""
+    p = Program(d, Extent("n"))  # type: ignore[arg-type]
+    p.add("n = T.int32()")
+
+    def declare(name: str, shape: tuple[int, ...], dtype: str) -> None:
+        p.t.params.append(f"arg_{name}: T.handle")
+        sizes = ", ".join(map(str, shape))
+        p.add(f'{name} = T.match_buffer(arg_{name}, ({sizes},), "{dtype}")')
+
+    _declare(p, declare)
+    _some(p)
+    return str(p.t)
+
+
+def _declare(p: Program, declare: Callable[[str, tuple[int, ...], str], None]) -> None:
+    kinds = [p.d.pick(*TYPES) for _ in range(p.d.rng.choice((1, 1, 1, 2, 3)))]
+    for name in ("M0", "M1", "M2", "V0", "V1", "V2"):
+        p.types[name] = p.d.pick(*kinds)
+        declare(name, (p.n,) if name[0] == "V" else (p.n, p.n), p.types[name])
+    declare("P", (p.n,), p.d.pick("int32", "int64", "uint8"))
+
+
+def _some(p: Program) -> None:
+    for _ in range(p.d.rng.choice((1, 1, 2, 3))):
+        p.depth = 1
+        p.d.rng.choice(IDIOMS)(p)
