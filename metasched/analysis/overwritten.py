@@ -1,6 +1,9 @@
-"""Blocks whose results the next block overwrites: `C *= 2` before `C += P`."""
+"""Blocks whose results a later block overwrites: `C *= 2` before `C += P`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
 
 from metasched.analysis.access import exact_accesses
 from metasched.analysis.block import is_spatial_only
@@ -10,43 +13,53 @@ from metasched.ir.expr import TRUE, Expr, Var
 from metasched.ir.stmt import Block, BufferStore
 
 
-def overwriter(scope: Scope, child: Child) -> Child | None:
-    """The block that overwrites all results of a child before any other block uses them, or None.
+def overwriters(scope: Scope, child: Child) -> tuple[Child, ...]:
+    """The blocks that load the results of a child, up to the block that overwrites all of them.
 
-    Both blocks run once for each element of the same box, and use the element alone. No block that
-    runs between them writes what the child reads. The value of the child can then be computed where
-    the other block loads the element.
+    No other block uses the results before that. Child and blocks run once for each element of the
+    same box, and use the element alone. No block that runs between child and last block writes what
+    the child reads. The value of the child can then be computed where these blocks load the
+    element. Empty where there are no such blocks.
     """
-    first = _elementwise(child)
-    if first is None or scope.loose or scope.outside(first.buffer) is not None:
-        return None
+    body = child.block.body
+    if not isinstance(body, BufferStore) or scope.loose or scope.outside(body.buffer) is not None:
+        return ()
     if scope.block.init is not None:  # it may run in other iterations than the body
-        return None
-    after = scope.realizes[scope.realizes.index(child) + 1 :]
-    users = [n for n, other in enumerate(after) if _uses(other.block, first.buffer)]
-    if not users:
-        return None
-    other, between = after[users[0]], after[: users[0]]
-    second = _elementwise(other)
-    if second is None or second.buffer is not first.buffer:
-        return None
-    if _box(child.block, first) != _box(other.block, second):
-        return None
-    common = {n.var for n in child.loops} & {n.var for n in other.loops}
-    if any(_dimension(child, first, v) != _dimension(other, second, v) for v in common):
-        return None
-    tops = {n for one in (child, other) for n in one.loops[:1]}
-    beside = [c for c in scope.realizes if not tops.isdisjoint(c.loops) and c not in (child, other)]
-    if any(_uses(one.block, first.buffer) for one in beside):
-        return None
+        return ()
+    buffer, order = body.buffer, list(scope.realizes)
+    first = order.index(child)
+    users = [c for c in order[first + 1 :] if _uses(c.block, buffer)]
+    end = next((n for n, c in enumerate(users) if _stores(c.block, buffer)), None)
+    if end is None:
+        return ()
+    found = users[: end + 1]
+    chain = [child, *found]
+    places = [_place(c, buffer) for c in chain]
+    used = [p for p in places if p is not None]
+    if (
+        len(used) < len(places)
+        or len({_box(c.block, p) for c, p in zip(chain, used, strict=True)}) > 1
+    ):
+        return ()
+    for (one, p), (other, q) in combinations(zip(chain, used, strict=True), 2):
+        common = {n.var for n in one.loops} & {n.var for n in other.loops}
+        if any(_dimension(one, p, v) != _dimension(other, q, v) for v in common):
+            return ()
+    tops = {n for one in chain for n in one.loops[:1]}
+    beside = [c for c in order if not tops.isdisjoint(c.loops) and c not in chain]
+    if any(_uses(one.block, buffer) for one in beside):
+        return ()
     read = {r.buffer.data for r in child.block.reads}
-    if any(w.buffer.data in read for one in (*between, *beside) for w in one.block.writes):
-        return None
-    return other
+    around = [c for c in order[first + 1 : order.index(found[-1])] if c not in chain]
+    changed = (w for one in (*around, *beside, *found[:-1]) for w in one.block.writes)
+    return () if any(w.buffer.data in read for w in changed) else tuple(found)
 
 
-def _elementwise(child: Child) -> BufferStore | None:
-    """The store of a block that runs once for each element of a box and uses this element alone."""
+def _place(child: Child, buffer: Buffer) -> tuple[Expr, ...] | None:
+    """The indices of the only element of `buffer` that an instance of a block uses.
+
+    None unless the block is one store and runs once for each element of a box.
+    """
     block, store = child.block, child.block.body
     if not isinstance(store, BufferStore) or store.predicate is not None or child.branches:
         return None
@@ -54,28 +67,34 @@ def _elementwise(child: Child) -> BufferStore | None:
         return None
     if child.realize.predicate is not TRUE or is_spatial_only(block) is not None:
         return None
-    own = [v.var for v in block.iter_vars]
-    if len(store.indices) != len(own) or set(store.indices) != set(own):
+    found = [a for a in exact_accesses(block) or () if a.buffer.data is buffer.data]
+    places = {(a.buffer, a.indices) for a in found}
+    own = {v.var for v in block.iter_vars}
+    if len(places) != 1:
+        return None
+    ((where, indices),) = places
+    if where is not buffer or len(indices) != len(own) or set(indices) != own:
         return None
     loops: dict[Expr, tuple[Expr, Expr]] = {n.var: (n.min, n.extent) for n in child.loops}
     runs = [loops.get(value) for value in child.realize.iter_values]
-    if len(loops) != len(own) or runs != [(v.dom.min, v.dom.extent) for v in block.iter_vars]:
-        return None
-    found = [a for a in exact_accesses(block) or () if a.buffer.data is store.buffer.data]
-    places = {(a.buffer, a.indices) for a in found}
-    return store if places == {(store.buffer, store.indices)} else None
+    whole = runs == [(v.dom.min, v.dom.extent) for v in block.iter_vars]
+    return indices if whole and len(loops) == len(own) else None
 
 
-def _dimension(child: Child, store: BufferStore, loop: Var) -> int:
-    """The dimension of the stored buffer along which a loop moves."""
+def _dimension(child: Child, place: Sequence[Expr], loop: Var) -> int:
+    """The dimension of the used buffer along which a loop moves."""
     pairs = zip(child.block.iter_vars, child.realize.iter_values, strict=True)
-    return store.indices.index(next(v.var for v, value in pairs if value is loop))
+    return place.index(next(v.var for v, value in pairs if value is loop))
 
 
-def _box(block: Block, store: BufferStore) -> list[tuple[Expr, Expr]]:
-    """The first element and the extent of each dimension that a block stores."""
+def _box(block: Block, place: Sequence[Expr]) -> tuple[tuple[Expr, Expr], ...]:
+    """The first element and the extent of each dimension that a block uses."""
     dom: dict[Expr, Range] = {v.var: v.dom for v in block.iter_vars}
-    return [(dom[v].min, dom[v].extent) for v in store.indices]
+    return tuple((dom[v].min, dom[v].extent) for v in place)
+
+
+def _stores(block: Block, buffer: Buffer) -> bool:
+    return any(w.buffer.data is buffer.data for w in block.writes)
 
 
 def _uses(block: Block, buffer: Buffer) -> bool:

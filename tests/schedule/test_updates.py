@@ -54,6 +54,16 @@ def test_a_block_between_may_use_other_elements():
 
 
 ADD = ("add", ROWS, "C[vi, vj] = C[vi, vj] + A[vi, vj]")
+READ = ("read", ROWS, "A[vi, vj] = C[vi, vj]")
+
+
+@pytest.mark.parametrize("after", [ADD, ("set", ROWS, "C[vi, vj] = A[vi, vj]")])
+def test_a_reader_before_the_overwriter_takes_the_value_too(after):
+    sch = program(SCALE, READ, after)
+    before = sch.mod["main"]
+    sch.compute_inline("scale")
+    assert "scale" not in sch.script()
+    check_transform(before, sch)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +71,9 @@ ADD = ("add", ROWS, "C[vi, vj] = C[vi, vj] + A[vi, vj]")
     [
         (SCALE,),
         (SCALE, ("add", "i, j in T.grid(4, 5)", ADD[2])),
-        (SCALE, ("read", ROWS, "A[vi, vj] = C[vi, vj]"), ADD),
+        (("scale", ROWS, "C[vi, vj] = C[vi, vj] + A[vi, vj]"), READ, ADD),
+        (SCALE, ("read", ROWS, "A[vi, vj] = C[vi, 0]"), ADD),
+        (SCALE, ("read", "i, j in T.grid(4, 5)", READ[2]), ADD),
         (("scale", ROWS, "C[vi, vj] = A[vi, vj]"), ("write", ROWS, "A[vi, vj] = 1"), ADD),
         (("scale", "t, i, j in T.grid(2, 4, 6)", SCALE[2]), ADD),
         (SCALE, ("add", "t, i, j in T.grid(2, 4, 6)", ADD[2])),
@@ -72,7 +84,7 @@ ADD = ("add", ROWS, "C[vi, vj] = C[vi, vj] + A[vi, vj]")
     ],
 )
 def test_other_updates_stay(blocks):
-    """No overwriter, other boxes, a reader or writer between, repetitions, other elements, and
+    """No overwriter, other boxes, inputs that change, readers of other elements, repetitions, and
     predicates."""
     sch = program(*blocks)
     reason = "output-block" if len(blocks) == 1 else "write-after-read"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from metasched.analysis.overwritten import overwriter
+from metasched.analysis.overwritten import overwriters
 from metasched.analysis.producers import written_before
-from metasched.analysis.scope import Scope
+from metasched.analysis.scope import Child, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.inverse import left_inverse
 from metasched.arith.regions import block_access_regions
@@ -45,16 +45,16 @@ def compute_inline(state: State, block: BlockLike) -> None:
     requires  a complete block in a stage pipeline, no output; a body of one store whose indices are
               the iterators or an invertible affine map of them, and which may update the value of
               the init; a buffer that is used by loads only, where the inputs of `block` have the
-              same values; or an elementwise block whose results the next block that uses them
-              overwrites, each element once
+              same values; or an elementwise block whose results elementwise blocks read until one
+              overwrites them, each element once
     rewrite   B[i] = A[i] + 1; C[i] = B[i] * 2 -> C[i] = (A[i] + 1) * 2
     """
     assert isinstance(block, BlockRV)
     realize = require_root_free(state, block)
     whole = state.scope(realize)
-    other = overwriter(whole, whole.child(realize.block.token))
-    if other is not None:
-        _inline_update(state, realize, other.realize)
+    others = overwriters(whole, whole.child(realize.block.token))
+    if others:
+        _inline_update(state, realize, others)
         return
     scope = require_stage_pipeline(state, realize, realize.block)
     require_not_output(state, realize)
@@ -83,13 +83,17 @@ def compute_inline(state: State, block: BlockLike) -> None:
     state.commit(edits)
 
 
-def _inline_update(state: State, realize: BlockRealize, after: BlockRealize) -> None:
-    """Compute the value that an elementwise block stores where `after`, which overwrites it, loads
-    it."""
+def _inline_update(state: State, realize: BlockRealize, others: Sequence[Child]) -> None:
+    """Compute the value that an elementwise block stores where `others`, the last of which
+    overwrites it, load it."""
     store = _single_store(state, realize)
     pattern = _Pattern(state, realize, store)
-    value = _with_loads(after, store.buffer, lambda load: pattern.value_at(load.indices))
-    state.commit(edit.merge(edit.replace(after, value), edit.delete(realize)))
+
+    def value(load: BufferLoad) -> Expr:
+        return pattern.value_at(load.indices)
+
+    edits = (edit.replace(c.realize, _with_loads(c.realize, store.buffer, value)) for c in others)
+    state.commit(edit.merge(*edits, edit.delete(realize)))
 
 
 class _Pattern:

@@ -12,7 +12,7 @@ from metasched.analysis.block import (
     is_spatial_only,
     needs_multi_level_tiling,
 )
-from metasched.analysis.overwritten import overwriter
+from metasched.analysis.overwritten import overwriters
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad
@@ -73,7 +73,7 @@ class AutoInline:
             scope = sch.state.scope(realize)
             inner = not is_output(around, realize.block)
             if self.into_consumer and (
-                inner or overwriter(scope, scope.child(realize.block.token))
+                inner or overwriters(scope, scope.child(realize.block.token))
             ):
                 if error := self._grows(scope, realize.block):
                     sch.refused.append(error)
