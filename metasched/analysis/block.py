@@ -258,7 +258,7 @@ def stage_pipeline(
     own = (*scope.incoming(moved.token), *scope.outgoing(moved.token))
     edges = () if in_place else (e for e in own if e.kind is EdgeKind.WAR)
     mine = {r.buffer for r in (*inputs(moved), *moved.writes)}
-    return next((_overwritten(scope, e) for e in edges), None) or _covered(scope, mine)
+    return next((overwritten(scope, e) for e in edges), None) or _covered(scope, mine)
 
 
 @fact
@@ -272,11 +272,13 @@ def _stage_pipeline(block: Block) -> Failure | None:
         return Failure("not-structured", foreign, stmt)
     for edge in scope.edges:
         if edge.kind is EdgeKind.WAR:
-            return _overwritten(scope, edge)
+            return overwritten(scope, edge)
     return _covered(scope)
 
 
-def _overwritten(scope: Scope, edge: Edge) -> Failure:
+def overwritten(scope: Scope, edge: Edge) -> Failure:
+    """A block overwrites what an earlier block reads, as a failure."""
+
     def sentence() -> str:
         src, dst = scope.child(edge.src).block, scope.child(edge.dst).block
         return f"block {dst.name} overwrites {edge.buffer.name}, which {src.name} reads"

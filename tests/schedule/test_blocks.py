@@ -61,13 +61,13 @@ def overwritten(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
             vi = T.axis.spatial(8, i)
             B[vi] = A[vi]
     for i in range(8):
-        with T.block("C"):
-            vi = T.axis.spatial(8, i)
-            C[vi] = B[vi]
-    for i in range(8):
         with T.block("A"):
             vi = T.axis.spatial(8, i)
             A[vi] = 0
+    for i in range(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi]
 
 
 @T.prim_func

@@ -1,6 +1,7 @@
 """Sums in a fixed order: a block sets results, another updates them in order, a third stores them.
 
-The three blocks may move under one loop, and the tiles of all three may be padded.
+The three blocks may move under one loop, and the tiles of all three may be padded. The first may
+copy results in that the third copies back.
 """
 
 from __future__ import annotations
@@ -151,3 +152,79 @@ def test_the_copy_of_one_element_is_a_plain_block():
     copy = sch.write_at(sch.get_loops(sum_)[1], sum_, 0, "local")
     assert not sch.get(copy).annotations and len(sch.get_loops(copy)) == 2
     check_transform(plain, sch)
+
+
+@T.prim_func
+def in_place(A: T.Buffer((7, 5), "float32"), B: T.Buffer((5, 6), "float32"),
+             C: T.Buffer((7, 6), "float32")):  # fmt: skip
+    for i, k, j in T.grid(7, 5, 6):
+        C[i, j] += A[i, k] * B[k, j]
+
+
+def test_a_tile_that_is_copied_in_and_back_may_be_padded():
+    """A padded instance reads no element of C, which another tile may have overwritten."""
+    sch = Schedule(in_place, check=True)
+    (block,) = sch.enclose("root")
+    first, last = sch.cache_update(sch.get_loops(block)[0], "global")
+    for rv, factors in (first, [4, 4]), (block, [4, 1, 4]):
+        sch.overcompute(rv, factors)
+    i, k, j = sch.get_loops(block)
+    (i0, i1), (j0, j1) = sch.split(i, [2, 4]), sch.split(j, [2, 4])
+    sch.reorder(i0, j0, k, i1, j1)
+    sch.compute_at(first, j0)
+    sch.reverse_compute_at(last, j0)
+    sch.parallel(i0)
+    check_transform(in_place, sch)
+    assert "T.if_then_else(v0 < 7 and v1 < 6, C[v0, v1], T.float32(0))" in sch.script()
+
+
+@T.prim_func
+def neighbours(A: T.Buffer((3,), "float32"), C: T.Buffer((7,), "float32")):
+    S = T.alloc_buffer((7,))
+    for i in range(7):
+        with T.block("start"):
+            vi = T.axis.spatial(7, i)
+            S[vi] = C[T.max(vi - 1, 0)]
+    for i, k in T.grid(7, 3):
+        with T.block("sum"):
+            vi = T.axis.spatial(7, i)
+            vk = T.axis.opaque(3, k)
+            S[vi] = S[vi] + A[vk]
+    for i in range(7):
+        with T.block("store"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = S[vi]
+
+
+def test_an_element_that_a_later_tile_starts_from_is_not_overwritten():
+    sch = Schedule(neighbours)
+    i, _k = sch.get_loops("sum")
+    sch.compute_at("start", i)
+    message = "store may overwrite an element of C that a later iteration of i reads"
+    step = lambda: sch.reverse_compute_at("store", i)  # noqa: E731
+    check_refused(sch, step, "overwritten-too-early", message)
+
+
+@T.prim_func
+def overwritten_between(A: T.Buffer((7,), "float32"), C: T.Buffer((7,), "float32")):
+    S = T.alloc_buffer((7,))
+    for i in range(7):
+        with T.block("first"):
+            vi = T.axis.spatial(7, i)
+            S[vi] = C[vi]
+    for i in range(7):
+        with T.block("between"):
+            vi = T.axis.spatial(7, i)
+            A[vi] = C[6 - vi]
+    for i in range(7):
+        with T.block("last"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = S[vi]
+
+
+def test_a_block_does_not_move_past_a_reader_of_what_it_overwrites():
+    sch = Schedule(overwritten_between)
+    (i,) = sch.get_loops("first")
+    message = "block last overwrites C, which between reads"
+    step = lambda: sch.reverse_compute_at("last", i)  # noqa: E731
+    check_refused(sch, step, "write-after-read", message)

@@ -228,5 +228,5 @@ def f(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32"), D: T.Buffer((6,), 
     sch.compute_at("B", sch.get_loops("C")[0])
     check_transform(func, sch)
     loop = sch.get_loops("E")[0]
-    message = "block E overwrites D, which D reads"
-    check_refused(sch, lambda: sch.compute_at("D", loop), "write-after-read", message)
+    message = "block D both reads and writes D"
+    check_refused(sch, lambda: sch.compute_at("D", loop), "not-complete-or-reduction", message)

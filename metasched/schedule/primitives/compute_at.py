@@ -8,12 +8,13 @@ from itertools import product, takewhile
 from metasched.analysis import block as block_facts
 from metasched.analysis.binding import affine_binding
 from metasched.analysis.cover import bound_regions
-from metasched.analysis.scope import Child, Scope, undetermined_iters
+from metasched.analysis.dependence import disjoint
+from metasched.analysis.scope import Child, EdgeKind, Scope, undetermined_iters
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.inverse import left_inverse
 from metasched.arith.itermap import why_no_box
 from metasched.arith.regions import inputs
-from metasched.ir.buffer import Range
+from metasched.ir.buffer import Buffer, Range
 from metasched.ir.expr import (
     LT,
     TRUE,
@@ -24,13 +25,14 @@ from metasched.ir.expr import (
     compare,
     logical_and,
 )
-from metasched.ir.stmt import BlockRealize, BlockToken, For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
     proof,
+    refuse_on,
     require_complete_or_reduction,
     require_not_output,
     require_root_free,
@@ -106,7 +108,7 @@ def _move(
     state: State, rv: BlockRV, loop_rv: LoopRV, preserve: bool, index: int, *, reverse: bool
 ) -> None:
     realize, loop = require_root_free(state, rv), state.loop(loop_rv)
-    scope = require_stage_pipeline(state, realize, realize.block)
+    scope = require_stage_pipeline(state, realize, realize.block, in_place=True)
     require_same_scope(state, [realize, loop])
     child = scope.child(realize.block.token)
     if loop in child.loops:
@@ -137,6 +139,7 @@ def _move(
         )
     if reverse:
         _require_finished(state, others, loop)
+    shared = _overwrites(state, scope, child, loop, under)
     place = _insertion(state, scope, child, loop, index)
     found = (ready_instances if reverse else needed_instances)(state, child, others, loop)
     moved = _rebuilt(state, realize, loop, found, preserve)
@@ -150,7 +153,47 @@ def _move(
         _require_each_once(state, realize, moved, around)
     state.commit(edit.delete(realize), edit.wrap(loop, lambda s: _inserted(s, moved, place)))
     confirm_cover(state, token, *readers)
+    _confirm_apart(state, around, realize.block, shared)
     confirm_kinds(state, around)
+
+
+def _overwrites(
+    state: State, scope: Scope, child: Child, loop: For, under: Collection[BlockToken]
+) -> set[Buffer]:
+    """The buffers that blocks under a loop read, and that the moved block then overwrites there.
+
+    Raises where a block that the step moves `child` past reads what `child` overwrites, or
+    overwrites what `child` reads.
+    """
+    order = [c.token for c in scope.realizes]
+    outermost = (*state.loops_above(loop), loop)[0]
+    nest = [order.index(c.token) for c in scope.under(outermost)]
+    found = set()
+    edges = (*scope.incoming(child.token), *scope.outgoing(child.token))
+    for edge in (e for e in edges if e.kind is EdgeKind.WAR):
+        other = edge.src if edge.dst is child.token else edge.dst
+        before = edge.src is other
+        at = order.index(other)
+        if before and other in under:
+            found.add(edge.buffer)
+        elif not (at < min(nest) if before else at > max(nest)):
+            refuse_on(state, block_facts.overwritten(scope, edge), child.realize)
+    return found
+
+
+@proof
+def _confirm_apart(
+    state: State, around: Sequence[For], block: Block, buffers: Collection[Buffer]
+) -> None:
+    """After an edit: confirm that no iteration of a loop overwrites what a later one reads."""
+    for old in around if buffers else ():
+        now = state.index.loops[old.var]
+        for buffer in buffers:
+            if not disjoint(buffer, state.scope(now), now):
+                raise state.error(
+                    "overwritten-too-early", f"{block.name} may overwrite an element of "
+                    f"{buffer.name} that a later iteration of {now.var.name} reads", now,
+                )  # fmt: skip
 
 
 def _starts_updates(scope: Scope, child: Child, under: Collection[BlockToken]) -> bool:
@@ -216,8 +259,9 @@ def _insertion(state: State, scope: Scope, child: Child, loop: For, index: int) 
     """The statement of the loop's body before which the block is inserted, None for the end."""
     items = loop.body.items if isinstance(loop.body, SeqStmt) else (loop.body,)
     holds = [{n.block.token for n in walk_stmts(s) if isinstance(n, BlockRealize)} for s in items]
-    producers = {c.token for c in scope.producers(child.token)}
-    consumers = {c.token for c in scope.consumers(child.token)}
+    ordered = (EdgeKind.RAW, EdgeKind.WAR)
+    producers = {e.src for e in scope.incoming(child.token) if e.kind in ordered}
+    consumers = {e.dst for e in scope.outgoing(child.token) if e.kind in ordered}
     first = max((n + 1 for n, h in enumerate(holds) if h & producers), default=0)
     last = min((n for n, h in enumerate(holds) if h & consumers), default=len(items))
     at = last if index == LATEST else first if index == EARLIEST else index

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 
 from metasched.analysis.access import exact_accesses
 from metasched.analysis.added import control_exprs, unsafe_divisors
+from metasched.analysis.scope import EdgeKind
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, relax_ranges
 from metasched.arith.regions import block_access_regions
@@ -23,9 +25,10 @@ from metasched.ir.expr import (
     as_expr,
     as_int,
     compare,
+    logical_and,
     minimum,
 )
-from metasched.ir.op import Call
+from metasched.ir.op import Call, call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, IterVar, Stmt, evolve
 from metasched.ir.visit import (
     free_vars,
@@ -92,7 +95,10 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
     place = _place(state, realize, buffer, grown)
     larger = _larger(state, realize, place, grown)
     _require_safe(state, realize)
-    changed = _rewritten(old, place, grown)
+    later = {
+        e.buffer for e in scope.outgoing(old.token) if e.kind is EdgeKind.WAR
+    }  # an extra read may meet the element of another tile
+    changed = _rewritten(old, place, grown, later)
     _require_declared(state, realize, changed)
     edits = [edit.wrap(old, lambda node: changed)]
     for loop, v in zip(loops, old.iter_vars, strict=True):
@@ -253,13 +259,16 @@ def _require_safe(state: State, realize: BlockRealize) -> None:
             )
 
 
-def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, Expr]) -> Block:
+def _rewritten(
+    old: Block, place: BufferStore, grown: Mapping[Expr, Expr], later: Collection[Buffer]
+) -> Block:
     """The block over its new domain.
 
     Args:
         old: the block.
         place: a store of the block; all its stores have these indices.
         grown: the padded iterators with their new extents.
+        later: the buffers that other blocks overwrite; the value of an extra instance is zero then.
     """
     iters = tuple(
         IterVar(v.var, Range(v.dom.min, as_expr(grown[v.var], v.var.dtype)), v.kind)
@@ -300,7 +309,21 @@ def _rewritten(old: Block, place: BufferStore, grown: Mapping[Expr, Expr]) -> Bl
             return transform(substitute(stmt, held), stored, here)
         return transform(stmt, None, bounded)
 
+    body = _inside(old, place, grown, later) or change(old.body)
     init = None if old.init is None else change(old.init)
-    new = evolve(old, iter_vars=iters, body=change(old.body), init=init)
+    new = evolve(old, iter_vars=iters, body=body, init=init)
     reads, writes = block_access_regions(new)
     return evolve(new, reads=reads, writes=writes)
+
+
+def _inside(
+    old: Block, place: BufferStore, grown: Mapping[Expr, Expr], later: Collection[Buffer]
+) -> BufferStore | None:
+    """The store of a block without reduction that reads one of the buffers `later`, with the value
+    zero in extra instances; None for other blocks."""
+    reads = any(load.buffer in later for load in loads_of(place.value))
+    if old.body is not place or not reads or not all(v.is_spatial for v in old.iter_vars):
+        return None
+    ends = (compare(LT, v.var, v.dom.extent) for v in old.iter_vars if v.var in grown)
+    zero = as_expr(0, place.value.dtype)
+    return evolve(place, value=call("if_then_else", reduce(logical_and, ends), place.value, zero))
