@@ -89,7 +89,7 @@ def test_a_tile_below_parallel_columns():
         ({"where": "T.where(j < 3)"}, "has-predicate", "B has a predicate"),
         ({"init": "with T.init(): B[vi, vj] = 0"}, "has-init", "B has an init"),
         ({"value": "A[vk, vi] * B[vk, vj]"}, "no-update", "is no store to an element that"),
-        ({"columns": "k", "shape": "(8, 8)"}, "no-box", "fill no box of constant size"),
+        ({"columns": "k", "shape": "(8, 8)"}, "no-box", "fill no box of one size"),
         ({"at": "vi, vi", "shape": "(8, 8)", "value": "B[vi, vi] + 1"}, "no-box", "fill no box"),
         ({"at": "vi, N[vj]", "value": "B[vi, N[vj]] + 1"}, "no-box", "fill no box"),
         ({"at": "vi, vj * 2", "shape": "(8, 8)", "value": "B[vi, vj * 2] + 1"}, "no-box", "no box"),
@@ -129,3 +129,21 @@ def f(A: T.Buffer((4, 4), "int32"), b: T.handle):
     loop = sch.get_loops("C")[0]
     message = "below k there is more than loops around one block"
     check_refused(sch, lambda: sch.cache_update(loop, "local"), "not-a-chain", message)
+
+
+def test_extents_that_are_known_at_run_time():
+    text = """
+@T.prim_func
+def f(a: T.handle, b: T.handle):
+    n, m = T.int64(), T.int64()
+    A = T.match_buffer(a, (n, m), "int32")
+    B = T.match_buffer(b, (n,), "int32")
+    for i, k in T.grid(n, m):
+        with T.block("B"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            B[vi] = B[vi] + A[vi, vk]
+"""
+    func = parse(text)
+    sch = Schedule(func, check=True)
+    sch.cache_update(sch.get_loops("B")[0], "global")
+    check_transform(func, sch)

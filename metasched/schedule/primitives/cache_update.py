@@ -53,9 +53,9 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
 
     requires  a known storage scope; a serial loop, with one block below it and nothing but loops
               between; a block without init and predicate, whose body is one store to an element
-              that its value reads; indices of this element that are sums of loops, which below
-              `loop` have constant ranges and fill a box within the buffer; other loads of the
-              buffer from outside of the box; a buffer without strides
+              that its value reads; indices of this element that are loops, or sums of loops with
+              constant extents, which below `loop` fill a box of one size within the buffer; other
+              loads of the buffer from outside of the box; a buffer without strides
     rewrite   for k: for i in range(4): B(X[i] = X[i] + A[i, k])
               ->
               for ax0 in range(4): X_local(X_local[ax0] = X[ax0])
@@ -145,7 +145,7 @@ def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> l
     """The elements that the store reaches while the loops `inside` run, as a box."""
     values = child.realize.bindings
     known = Analyzer(ranges_of([n for n in child.loops if n not in inside]))
-    moving = {n.var: n for n in inside}
+    moving, every = {n.var: n for n in inside}, {n.var for n in child.loops}
     used: set[Var] = set()
     box = []
     for index, size in zip(store.indices, store.buffer.shape, strict=True):
@@ -156,24 +156,33 @@ def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> l
                 low = low.plus(Linear({atom: c}, 0))
                 continue
             loop = moving.get(atom) if isinstance(atom, Var) else None
-            extent = None if loop is None else as_int(loop.extent)
             fixed = loop is not None and free_vars(loop.min).isdisjoint(moving)
-            if loop is None or extent is None or not fixed or loop.var in used:
+            sized = loop is not None and free_vars(loop.extent).isdisjoint(every)
+            if loop is None or not (fixed and sized) or loop.var in used:
                 raise _no_box(state, child, index)
             used.add(loop.var)
             low = low.plus(linear(loop.min), c)
-            parts.append((c, extent))
-        if any(c != prod(n for b, n in parts if b < c) for c, _ in parts):
+            parts.append((c, loop.extent))
+        extent = _span(parts, index)
+        if extent is None:
             raise _no_box(state, child, index)
-        extent = prod(n for _, n in parts)
         start = known.simplify(_as_expr(low, index))
         if not (known.prove(start >= 0) and known.prove(start + extent <= size)):
             raise state.error(
                 "leaves-buffer", f"the copy of {store.buffer.name} is not proved to stay in the "
                 f"buffer where no iteration of {inside[0].var.name} runs", inside[0],
             )  # fmt: skip
-        box.append(Range(start, as_expr(extent, start.dtype)))
+        box.append(Range(start, extent.astype(start.dtype)))
     return box
+
+
+def _span(parts: list[tuple[int, Expr]], index: Expr) -> Expr | None:
+    """The extent of the interval that a sum of loops with factors fills, None if it has gaps."""
+    if len(parts) == 1 and parts[0][0] == 1:
+        return parts[0][1]
+    sizes = [(c, as_int(n) or 0) for c, n in parts]
+    dense = all(n and c == prod(m for b, m in sizes if b < c) for c, n in sizes)
+    return as_expr(prod(n for _, n in sizes), index.dtype) if dense else None
 
 
 def _as_expr(form: Linear, index: Expr) -> Expr:
@@ -185,9 +194,9 @@ def _as_expr(form: Linear, index: Expr) -> Expr:
 
 def _no_box(state: State, child: Child, index: Expr) -> Exception:
     return state.error(
-        "no-box", f"the elements that {child.block.name} updates below the loop fill no box of "
-        "constant size", child.realize,
-        hint="take a loop whose inner loops over the element have constant ranges",
+        "no-box", f"the elements that {child.block.name} updates below the loop fill no box of one "
+        "size", child.realize,
+        hint="take a loop whose inner loops over the element have extents that no loop decides",
     )  # fmt: skip
 
 
