@@ -8,7 +8,9 @@ from space.candidates import TARGET, draw
 
 import metasched as ms
 from metasched.analysis.sizes import with_sizes
+from metasched.ir.buffer import Buffer
 from metasched.ir.func import PrimFunc
+from metasched.ir.visit import blocks_of
 from metasched.kinds import default_modules
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
@@ -30,6 +32,32 @@ def f(A: T.Buffer((23, 9)), B: T.Buffer((9, 37)), C: T.Buffer((23, 37))):
             s += A[i, k] * B[k, j]
         C[i, j] = T.max(s, 0.0)
 """
+HEAD = """
+@T.prim_func
+def f(A: T.Buffer((23, 9)), B: T.Buffer({shape}), C: T.Buffer((23, 37))):
+"""
+NEST = "    for i, j in T.grid(23, 37):\n        C[i, j] = {value}\n"
+SUM = "    for {order} in T.grid({extents}):\n        C[i, j] += A[i, k] * B[{at}]\n"
+
+
+def own_nests(*before: str, after: tuple[str, ...] = (), order: str = "i, j, k", at: str = "k, j"):
+    """A sum in a nest of its own, with elementwise nests before and after."""
+    size = {"i": 23, "j": 37, "k": 9}
+    extents = ", ".join(str(size[x]) for x in order.split(", "))
+    text = HEAD.format(shape="(37, 9)" if at == "j, k" else "(9, 37)")
+    text += "".join(NEST.format(value=v) for v in before)
+    text += SUM.format(order=order, extents=extents, at=at)
+    return text + "".join(NEST.format(value=v) for v in after)
+
+
+OWN_NESTS = {
+    "accumulated": own_nests(),
+    "other order": own_nests(order="i, k, j"),
+    "zero before": own_nests("0.0"),
+    "scaled before": own_nests("C[i, j] * 0.5", "C[i, j] + A[i, 0]"),
+    "relu after": own_nests("A[i, 1]", after=("C[i, j] * 0.5", "T.max(C[i, j], 0.0)")),
+    "transposed": own_nests("0.0", at="j, k"),
+}
 AT_RUN_TIME = """
 @T.prim_func
 def f(a: T.handle, b: T.handle, c: T.handle):
@@ -50,6 +78,25 @@ def tiles(func: PrimFunc) -> list[ms.Schedule]:
     padded = [s for s in spaces if "overcompute" in str(s) and "opaque" not in str(s)]
     drawn = (draw(func, space, seed) for space in padded for seed in range(2))
     return [sch for sch in drawn if sch is not None and 'scope="local"' in sch.script()]
+
+
+@pytest.mark.parametrize("text", OWN_NESTS.values(), ids=OWN_NESTS)
+def test_sums_in_nests_of_their_own_are_tiled_too(text):
+    """Elementwise nests leave no pass over memory of their own."""
+    func = parse(text)
+    found = tiles(func)
+    assert found
+    random, written = np.random.default_rng(0), ms.build(func)
+    shapes = (p.constant_shape() for p in func.params if isinstance(p, Buffer))
+    arrays = [random.standard_normal(shape).astype("float32") for shape in shapes]
+    want = [a.copy() for a in arrays]
+    written(*want)
+    for sch in found:
+        got = [a.copy() for a in arrays]
+        ms.build(sch)(*got)
+        np.testing.assert_array_equal(got[-1], want[-1])
+        body = sch.mod["main"].body
+        assert sum(r.block.name.startswith("C") for r in blocks_of(body)) == 3
 
 
 @pytest.mark.parametrize("text", [PLAIN, SCALAR, AT_RUN_TIME], ids=["plain", "scalar", "run time"])

@@ -7,8 +7,9 @@ private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and
 sum with a constant factor (`alpha * A · B`) is multiplied once. A
 triangle is computed over the square around it, whose loops have constant extents. A temporary
 buffer that each iteration fills anew gets a copy for each iteration. A fourth program keeps sums
-whose order is fixed (`C[i, j] = 0`, then `+=` in a loop) in a buffer of their own, so that tiles of
-them are set, summed and stored together.
+whose order is fixed (`+=` of floats in a loop) in a buffer of their own, so that tiles of them are
+set, summed and stored together. Elementwise blocks before and after the sum, in nests of their own
+too, are inlined into the two copies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
 from metasched.space.modules.register_plan import in_order
-from metasched.space.strides import has_vectors
+from metasched.space.strides import has_vectors, vector_iter
+from metasched.space.tiling import untouched
 
 MOST = 1 << 20
 """The most elements of a temporary buffer with a copy for each iteration of a loop."""
@@ -53,11 +55,10 @@ class LoopDistribution:
         realize = sch.state.block(block)
         if sch.state.parent(realize) is not None:
             return [sch]
-        variant, kept = sch.copy(), sch.copy()
+        variant = sch.copy()
         _distribute(variant, block, sch.refused)
+        kept = variant.copy()
         keeps = _keep_sums(kept, block)
-        if keeps:
-            _distribute(kept, block, [])
         func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
         name = sch.state.func_of(realize)[0]
         private = variant.copy()
@@ -99,32 +100,26 @@ def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> N
 
 
 def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
-    """Give a buffer of their own to the results that an iteration of a loop sets and then updates
-    in a fixed order; whether there are some."""
+    """Give a buffer of their own to the results that a nest updates in a fixed order; whether there
+    are some."""
     realize = sch.state.block(root)
     name = sch.state.func_of(realize)[0]
     func = name if len(sch.mod.functions) > 1 else None
-    found = False
+    before = len(sch.trace)
     for child in list(Scope.of(sch.mod[name].root).realizes):
-        if not in_order(child.block) or len(child.block.writes) != 1:
+        block, now = child.block, child_of(sch, child.token)
+        scope = sch.state.scope(now.realize)
+        spatial = [v for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
+        tiles = in_order(block) and len(block.writes) == 1 and untouched(now) and len(spatial) > 1
+        reuse = tiles and needs_multi_level_tiling(scope, child.token) is None
+        if not reuse or vector_iter(block) is None:
             continue
-        now = child_of(sch, child.token)
-        scope, buffer = sch.state.scope(now.realize), child.block.writes[0].buffer
-        reuse = needs_multi_level_tiling(scope, child.token) is None
-        spatial = [v for v in child.block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
-        tiles = reuse and len(spatial) > 1 and has_vectors(child.block)
-        if buffer in scope.block.alloc_buffers or not tiles:
-            continue
-        depth, before = _innermost_shared(now), len(sch.trace)
-        if depth is None:
-            continue
-        handle = sch.get_block(child.block.name, func)
-        try:
-            sch.write_at(sch.get_loops(handle)[depth], handle, 0, "global")
-            found = True
-        except ScheduleError:  # the results are needed or begun elsewhere
-            undo_to(sch, before)
-    return found
+        if block.writes[0].buffer not in scope.block.alloc_buffers:
+            try:
+                sch.cache_update(sch.get_loops(sch.get_block(block.name, func))[0], "global")
+            except ScheduleError as error:
+                sch.refused.append(error)
+    return len(sch.trace) > before
 
 
 def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:

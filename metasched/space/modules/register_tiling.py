@@ -126,7 +126,7 @@ class RegisterTiling:
         for plan, pack in [(p, pack) for p in self.plans(sch, block) for pack in p.packable]:
             tiled = partial(here.apply, block, plan, pack)
             found += changed(sch, partial(tiled, True)) or changed(sch, partial(tiled, False))
-        return [*found, sch] if ordered else found or [sch]
+        return [*found, sch] if in_place else found or [sch]
 
     # -- analysis of the block ---------------------------------------------------------------------
 
