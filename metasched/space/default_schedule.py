@@ -19,7 +19,7 @@ from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.space.generate import Source
-from metasched.space.lanes import lane_bits, lane_loop, run_in_lanes
+from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
 from metasched.space.loop_kinds import (
     child_of,
     decompose_init,
@@ -69,6 +69,9 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
     def whole_iterations(child: Child) -> None:
         if all(loop.kind is not ForKind.VECTORIZED for loop in child.loops):
             found = lane_loop(sch.state.scope(child.realize), child)
+            if found is None and part_iterations(sch, child.token, func):
+                child = child_of(sch, child.token)
+                found = lane_loop(sch.state.scope(child.realize), child)
             if found is not None:
                 bits = lane_bits(sch.state.scope(child.realize), found[0])
                 run_in_lanes(sch, child.token, cpu_of(target).vector_bits // bits, func)

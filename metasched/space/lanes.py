@@ -11,13 +11,15 @@ iterations are independent, so each lane of a vector can run one (as ispc does, 
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import prod
 
 from metasched.analysis.access import SHUFFLED, accesses, stride_of
 from metasched.analysis.block import is_leaf
-from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Child, Scope, buffer_uses
+from metasched.analysis.sequence import statement_blocks
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
@@ -31,6 +33,8 @@ COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
 UNROLLED = 256
 """Loops that address copies are unrolled to at most this many iterations."""
+MOST = 1 << 20
+"""The most elements of a temporary buffer with a copy for each iteration of a loop."""
 
 
 def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
@@ -54,6 +58,57 @@ def lane_bits(scope: Scope, loop: For) -> int:
     """The bits of the widest element that a lane of the loop loads or stores."""
     uses = [b.dtype.bits for c in scope.under(loop) for b in buffer_uses(c.block)]
     return max(8, *uses)
+
+
+def part_iterations(sch: Schedule, token: BlockToken, func: str | None = None) -> bool:
+    """Give statements that need the order of iterations loops of their own, so that the others have
+    a `lane_loop`: of `total += h` at the end of each iteration, only h is computed in lanes.
+
+    Acts on the outermost loop over a block, the first below it. What the new loops share of
+    temporary memory gets a copy for each iteration. Returns False where there is no such loop, or
+    a step is refused; the schedule is then unchanged.
+    """
+    child, before = child_of(sch, token), len(sch.trace)
+    scope = sch.state.scope(child.realize)
+    if not child.loops or scope.under(child.loops[0])[0].token is not token:
+        return False
+    try:
+        _part(sch, scope, child, func)
+    except ScheduleError:
+        undo_to(sch, before)
+        return False
+    now = child_of(sch, token)
+    if len(sch.trace) > before and lane_loop(sch.state.scope(now.realize), now) is not None:
+        return True
+    undo_to(sch, before)
+    return False
+
+
+def _part(sch: Schedule, scope: Scope, child: Child, func: str | None) -> None:
+    loop = child.loops[0]
+    items, under = statement_blocks(scope, loop), scope.under(loop)
+    own = [b for b in scope.block.alloc_buffers if self_contained(b, scope, loop)]
+    written = {b for c in under for b, use in buffer_uses(c.block).items() if use.writes}
+    shared = {b for b in written - {*own} if not disjoint(b, scope, loop)}
+    ordered = [any(not shared.isdisjoint(buffer_uses(c.block)) for c in item) for item in items]
+    if ordered[0] or True not in ordered:
+        return
+    parts = [[n for n, _ in run] for _, run in groupby(enumerate(ordered), lambda e: e[1])]
+    part = {c.token: k for k, run in enumerate(parts) for n in run for c in items[n]}
+    for buffer in own:
+        users = [c for c in under if buffer in buffer_uses(c.block)]
+        if len({part[c.token] for c in users}) < 2:
+            continue
+        if _elements(buffer) * (as_int(loop.extent) or MOST) > MOST:
+            return
+        writer, place = next(
+            (c, n) for c in users for n, r in enumerate(c.block.writes) if r.buffer is buffer
+        )
+        named = sch.get_block(writer.block.name, func)
+        sch.expand_buffer(named, place, sch.get_loops(named)[0])
+        if buffer.scope != "global":  # the stack has no room for all copies
+            sch.set_scope(named, place, "global")
+    sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[0], parts)
 
 
 def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) -> bool:

@@ -50,6 +50,22 @@ def random_walk(seed: T.Buffer((M,), "uint32"), hits: T.Buffer((M,), "int32")):
 
 
 @T.prim_func
+def counted(seed: T.Buffer((M,), "uint32"), hits: T.Buffer((M,), "int32"),
+            total: T.Buffer((1,), "int32")):  # fmt: skip
+    """The sum of all lanes needs the order of the iterations."""
+    total[0] = 0
+    for i in range(M):
+        s = seed[i]
+        c = T.int32(0)
+        for _ in range(24):
+            s = s * T.uint32(1664525) + T.uint32(1013904223)
+            if s < T.uint32(1 << 30):
+                c += 1
+        hits[i] = c
+        total[0] += c * total[0] + 1
+
+
+@T.prim_func
 def lengths(A: T.Buffer((M, 16), "float32"), n: T.Buffer((M,), "int32"),
             B: T.Buffer((M,), "float32")):  # fmt: skip
     """The inner loop has another end in each lane."""
@@ -81,7 +97,7 @@ def _lanes(sch: Schedule) -> set[int]:
     }  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("func", "lanes"), [(median, 64), (random_walk, 16)])
+@pytest.mark.parametrize(("func", "lanes"), [(median, 64), (random_walk, 16), (counted, 16)])
 def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: int) -> None:
     sch = Schedule(func)
     default_trace(func, TARGET).apply(sch)
@@ -89,7 +105,7 @@ def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: in
     check_numbers(func, sch.mod, compiled=True)
 
 
-@pytest.mark.parametrize(("func", "base"), [(median, 64), (random_walk, 16)])
+@pytest.mark.parametrize(("func", "base"), [(median, 64), (random_walk, 16), (counted, 16)])
 def test_the_space_offers_whole_iterations(func: PrimFunc, base: int) -> None:
     generator = SpaceGenerator(default_modules(TARGET))
     found = generator.generate(func, TARGET)

@@ -26,13 +26,11 @@ from metasched.ir.expr import as_int
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.lanes import MOST
 from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
 from metasched.space.modules.register_plan import in_order
 from metasched.space.strides import has_vectors, vector_iter
 from metasched.space.tiling import untouched
-
-MOST = 1 << 20
-"""The most elements of a temporary buffer with a copy for each iteration of a loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@
         nine neighbours of pixel x; a sort of them; B[x] = the middle one
 
 Distribution gives such memory a copy for each iteration of the whole loop, and an array in place of
-registers. `space/lanes.py` says which loops fit.
+registers. `space/lanes.py` says which loops fit. Statements that need the order of the iterations,
+as `total += h` at the end of each, first get a loop of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from metasched.ir.expr import as_int
 from metasched.ir.stmt import BlockToken
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.lanes import lane_bits, lane_loop, run_in_lanes
+from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
 from metasched.space.loop_kinds import SMALL, child_of, steps
 from metasched.space.tiling import changed, uniform
 
@@ -51,9 +52,14 @@ class WholeIterations:
             return [sch]
         scope = sch.state.scope(realize)
         child = scope.child(realize.block.token)
-        found = lane_loop(scope, child)
-        if found is None or steps(child.loops[0]) < SMALL:
+        if not child.loops or steps(child.loops[0]) < SMALL:
             return [sch]
+        func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
+        found = lane_loop(scope, child)
+        if found is None:
+            parted = sch.copy()
+            fits = part_iterations(parted, child.token, func)
+            return [*(self(parted, block)[:-1] if fits else ()), sch]
         loop, _ = found
         under = scope.under(loop)
         lanes = self.vector_bits // lane_bits(scope, loop)
@@ -62,7 +68,6 @@ class WholeIterations:
         if under[0] is not child or taken or lanes < 2 or not sizes:
             return [sch]
         tokens = [c.token for c in under]
-        func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
         return [*changed(sch, partial(self._apply, tokens, sizes, func)), sch]
 
     def _apply(
