@@ -359,3 +359,63 @@ def test_all_values_of_a_narrow_index_are_in_the_region(kind: str) -> None:
     sch = Schedule(func)
     (made,) = sch.enclose("root")
     assert {r.buffer.name: as_int(r.region[0].extent) for r in sch.get(made).reads}["E"] == 70000
+
+
+@T.prim_func
+def variables(A: T.Buffer((6, 8), "float32"), n: T.Buffer((6,), "int32"),
+              C: T.Buffer((6, 8), "float32")):  # fmt: skip
+    for i in range(6):
+        last = n[i] % 8
+        scale = A[i, 0] * T.float32(2) + T.float32(1)
+        for j in range(8):
+            if scale > T.float32(0):
+                C[i, j] = A[i, j] * scale
+            else:
+                C[i, j] = A[i, last]
+        C[i, last] = scale
+
+
+def test_a_variable_above_a_loop_is_memory_unless_an_index_mentions_it():
+    sch = Schedule(variables, check=True)
+    sch.enclose("root")
+    script = sch.script()
+    assert "scale = T.alloc_buffer((1,)" in script and "last: T.int32 = " in script
+    check_transform(variables, sch)
+
+
+@T.prim_func
+def normalized(A: T.Buffer((6, 8), "float32"), C: T.Buffer((6, 8), "float32")):
+    for i in range(6):
+        s = T.float32(0)
+        for j in range(8):
+            s += A[i, j] * A[i, j]
+        r = T.float32(1) / T.sqrt(s + T.float32(1))
+        for j in range(8):
+            C[i, j] = A[i, j] * r
+
+
+def test_a_variable_between_loops_does_not_keep_them_together():
+    sch = Schedule(normalized, check=True)
+    blocks = sch.enclose("root")
+    for one in blocks:
+        loop = sch.get_loops(one)[0]
+        if [b for b in sch.get(one).writes if b.buffer.name in ("s", "r")]:
+            sch.expand_buffer(one, 0, loop)
+    sch.fission(sch.get_loops(blocks[0])[0])
+    assert len({sch.get_loops(one)[0] for one in blocks}) == len(blocks) == 4
+    check_transform(normalized, sch)
+
+
+@T.prim_func
+def in_parallel(A: T.Buffer((6, 8), "float32"), C: T.Buffer((6, 8), "float32")):
+    for i in T.parallel(6):
+        scale = A[i, 0] * T.float32(2)
+        for j in range(8):
+            C[i, j] = A[i, j] * scale
+
+
+def test_a_variable_below_a_parallel_loop_stays():
+    sch = Schedule(in_parallel, check=True)
+    sch.enclose("root")
+    assert "alloc_buffer" not in sch.script()
+    check_transform(in_parallel, sch)

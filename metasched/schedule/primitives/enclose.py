@@ -15,8 +15,8 @@ from metasched.arith.affine import linear
 from metasched.arith.linear import Linear
 from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
-from metasched.ir.buffer import Buffer, Range
-from metasched.ir.expr import TRUE, Expr
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import TRUE, Expr, as_expr
 from metasched.ir.stmt import (
     Allocate,
     Block,
@@ -25,6 +25,7 @@ from metasched.ir.stmt import (
     Break,
     BufferStore,
     Continue,
+    DeclBuffer,
     For,
     ForKind,
     IfThenElse,
@@ -35,14 +36,16 @@ from metasched.ir.stmt import (
     Stmt,
     While,
     evolve,
+    seq,
 )
-from metasched.ir.visit import free_vars, jumps, loads_of, transform, walk_stmts
+from metasched.ir.visit import free_vars, jumps, loads_of, substitute, transform, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
 _STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt)
+_AROUND = (Allocate, SeqStmt, For, IfThenElse, LetStmt)
 
 
 @primitive(of_block=ways.plain())
@@ -51,9 +54,10 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
     where they are; a condition, a variable, a `while` or a `for` with a break goes into the block
-    with the stores below it if no other `for` stands there. The statements below `if c: continue`
-    become the other branch of the condition. An update in a condition, whose loops may run in any
-    order, becomes an update by a choice: `S = S + T.Select(c, x, 0)`.
+    with the stores below it if no other `for` stands there. A variable above a `for` becomes memory
+    of one element, unless loops or indices mention it. The statements below `if c: continue` become
+    the other branch of the condition. An update in a condition, whose loops may run in any order,
+    becomes an update by a choice: `S = S + T.Select(c, x, 0)`.
 
     The iterators of the new blocks are the loops whose variables the statements mention: spatial
     where different iterations are proved to write different elements, reduce or scan where they
@@ -73,7 +77,8 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     liberties = state.func_of(realize)[1].liberties
-    apart = _with_updates(without_continue(realize.block.body), Updates({}, liberties))
+    steps = _with_memory(state, without_continue(realize.block.body))
+    apart = _with_updates(steps, Updates({}, liberties))
     whole = transform(apart, _with_groups)
     made = _blocks_outside(whole)
     if not made:
@@ -98,13 +103,45 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     return [state.new_block(one.token) for one in named]
 
 
+def _with_memory(state: State, stmt: Stmt) -> Stmt:
+    """The statements outside of blocks, where each variable above a loop is memory of one element:
+    a variable around loops would keep them together.
+
+    Variables that loops or indices mention stay, and so do those below parallel loops and vectors.
+    """
+    if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
+        return stmt
+    if isinstance(stmt, For) and stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
+        return stmt
+    parts = [_with_memory(state, part) for part in stmt.stmts]
+    same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
+    new = stmt if same else stmt.rebuild(parts, stmt.exprs)
+    if not isinstance(new, LetStmt) or not _is_value(new):
+        return new
+    buffer = state.fresh_buffer(new.var.name, (as_expr(1),), new.var.dtype, "local")
+    zero = (as_expr(0),)
+    body = substitute(new.body, {new.var: BufferLoad(buffer, zero)})
+    return Allocate(buffer, seq((BufferStore(buffer, new.value, zero), body)))
+
+
+def _is_value(stmt: LetStmt) -> bool:
+    """Whether what stands below a variable uses it in values and conditions alone."""
+    inner = list(walk_stmts(stmt.body))
+    if any(isinstance(s, (Block, DeclBuffer)) for s in inner):
+        return False
+    places = [e for s in inner if isinstance(s, For) for e in s.exprs]
+    places += [i for s in inner if isinstance(s, BufferStore) for i in s.indices]
+    places += [i for s in inner for e in s.exprs for load in loads_of(e) for i in load.indices]
+    return all(stmt.var not in free_vars(e) for e in places)
+
+
 def _with_updates(stmt: Stmt, updates: Updates) -> Stmt:
     """The statements outside of blocks, with updates that loops run in any order as stores."""
     if isinstance(stmt, BlockRealize):
         return stmt
     if _single(stmt) and _straight(stmt):
         return updates.apart(stmt)
-    if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
+    if not isinstance(stmt, _AROUND):
         return stmt
     if isinstance(stmt, For):
         updates = updates.inside(stmt.var, Range(stmt.min, stmt.extent))
@@ -135,7 +172,7 @@ def _stores_outside(stmt: Stmt) -> list[Stmt]:
         return []
     if _single(stmt) and _straight(stmt):
         return [stmt] if any(isinstance(s, BufferStore) for s in walk_stmts(stmt)) else []
-    if not isinstance(stmt, (Allocate, SeqStmt, For, IfThenElse, LetStmt)):
+    if not isinstance(stmt, _AROUND):
         return []
     return [found for part in stmt.stmts for found in _stores_outside(part)]
 
