@@ -47,7 +47,8 @@ class StageAtTile:
 
     Offers two variants: the stage computed for each outer tile, and the stage in a separate nest.
     If the outer tiles pack or prefetch an operand, only the second is offered, because such tiles
-    would recompute the same rows. In a depthwise convolution or a pooling each lane of the consumer
+    would recompute the same rows; but the operand itself may be computed in each tile that packs
+    it. In a depthwise convolution or a pooling each lane of the consumer
     reads only one column of the stage; then the stage is computed for each register block. The
     variants are design spaces, not a sampled location, so the steps of a space do not depend on
     decisions.
@@ -67,6 +68,8 @@ class StageAtTile:
         if stage is None or len(stage[1]) != 1:
             return [sch]
         scope, (consumer,) = stage
+        if _is_panel(scope, consumer):
+            return [sch, *changed(sch, lambda moved: _at_first_loop(moved, block, consumer))]
         if TILED not in consumer.block.annotations or _packs(scope, consumer):
             return [sch]
         window = _window(scope, consumer, sch.get(block).writes[0].buffer)
@@ -152,6 +155,23 @@ def _window(scope: Scope, child: Child, buffer: Buffer) -> int:
     if not own or not all(own):
         return 0
     return min((shared_loops(child, other) for other in scope.consumers(child.token)), default=0)
+
+
+def _is_panel(scope: Scope, child: Child) -> bool:
+    """Whether a block packs an operand within the outermost loop of a tiled block."""
+    readers = scope.consumers(child.token)
+    return (
+        len(readers) == 1
+        and TILED in readers[0].block.annotations
+        and TILED not in child.block.annotations
+        and shared_loops(child, readers[0]) > 0
+    )
+
+
+def _at_first_loop(sch: Schedule, block: BlockRV, consumer: Child) -> None:
+    """Compute a stage in the outermost loop of its consumer."""
+    place = sch.get_loops(sch.get_block(consumer.block.name))[0]
+    sch.compute_at(block, place, preserve_unit_loops=True)
 
 
 def _packs(scope: Scope, child: Child) -> bool:
