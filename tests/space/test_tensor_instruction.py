@@ -245,6 +245,24 @@ def test_a_core_packs_into_memory_of_its_own():
         assert 0 < size <= 128 * 1024 // as_int(loop.extent)
 
 
+def test_signed_bytes_are_also_offered_as_unsigned_by_signed_bytes():
+    """With the columns summed once; where an instruction takes signed bytes, only by itself."""
+    func = get("gmm_s8s8s32").func((1, 24, 32, 64))
+    spaces = tensor_spaces(func)
+    fast = [t for t in spaces if "x86.vnni.dot_16x4_u8i8i32" in str(t)]
+    assert fast and len(fast) < len(spaces)
+    for trace in fast:
+        assert 'dtype="uint8", offset=-128' in str(trace)
+        script = drawn(func, trace, VNNI, 0).mod.script()
+        assert 'Z_sum = T.alloc_buffer((1, 32), "int32"' in script
+    computes_the_same(func)
+    assert not any(
+        "uint8" in str(t) for t in tensor_spaces(get("gmm_s8s8s32").func((1, 8, 32, 64)))
+    )
+    arm = Target.of("llvm -mtriple=aarch64-linux-gnu -num-cores=2 -mattr=+v8.4a,+dotprod")
+    assert not any("uint8" in str(t) for t in tensor_spaces(func, arm))
+
+
 def test_few_rows_are_packed_in_registers():
     """Four vectors of columns at once, as long as all rows of a tile fit the registers."""
     for rows, columns, wide in (

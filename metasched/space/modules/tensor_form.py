@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from metasched.analysis.access import accesses
 from metasched.analysis.block import AUTO_TENSORIZE, TENSOR_CHOICE, TILED
@@ -165,9 +166,14 @@ def offer_instructions(sch: Schedule, block: BlockRV, names: Sequence[str]) -> N
         sch.annotate(block, TENSOR_CHOICE, drawn)
 
 
+Kinds: TypeAlias = tuple[DType, DType]
+"""The types of the operand that all lanes share and of the operand of the lanes."""
+
+
 def forms(
-    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
-) -> list[TensorForm]:
+    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None,
+    kinds: Kinds | None = None,
+) -> list[TensorForm]:  # fmt: skip
     """The shapes of instructions of a target that may lie in a block, the widest first.
 
     Args:
@@ -175,8 +181,10 @@ def forms(
         bits: the bits of a vector register.
         features: the features of the target.
         intrins: the names to choose from; None for all registered intrinsics.
+        kinds: the types of the operands, by default the types that the block has.
     """
-    kinds = _operands(block)
+    own = operands(block)
+    kinds = kinds or (None if own is None else (own[0].dtype, own[1].dtype))
     found: dict[tuple[int, int, DType], list[str]] = {}
     for name, shape in _fitting(block, bits, features, intrins):
         if (shape[0].dtype, shape[1].dtype) == kinds:
@@ -190,10 +198,11 @@ def forms(
 
 
 def fastest(
-    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None
-) -> float:
+    block: Block, bits: int, features: Collection[str], intrins: Sequence[str] | None = None,
+    kinds: Kinds | None = None,
+) -> float:  # fmt: skip
     """The rate of the fastest instruction for a block's operands (see `_rate`); 0 without one."""
-    names = [name for form in forms(block, bits, features, intrins) for name in form.names]
+    names = [name for form in forms(block, bits, features, intrins, kinds) for name in form.names]
     return max(map(_rate, names), default=0.0)
 
 
@@ -202,13 +211,14 @@ def wider_types(
 ) -> dict[DType, float]:
     """Wider types that hold a block's operands and for which the target has instructions, each with
     the rate of the fastest instruction."""
-    kinds = _operands(block)
+    both = operands(block)
     found: dict[DType, float] = {}
-    if kinds is None:
+    if both is None:
         return found
+    now = {b.dtype for b in both}
     for name, (shared, own, _) in _fitting(block, bits, features, intrins):
         wide = own.dtype
-        if shared.dtype is wide and {wide} != {*kinds} and all(wide.holds(k) for k in kinds):
+        if shared.dtype is wide and {wide} != now and all(wide.holds(k) for k in now):
             found[wide] = max(found.get(wide, 0.0), _rate(name))
     return found
 
@@ -261,8 +271,9 @@ def lane_shape(desc: PrimFunc) -> tuple[Buffer, Buffer, Buffer] | None:
     return shared[0], own[0], result
 
 
-def _operands(block: Block) -> tuple[DType, DType] | None:
-    """The types of the operand that all lanes share and of the operand of the lanes."""
+def operands(block: Block) -> tuple[Buffer, Buffer] | None:
+    """The operand that all lanes share and the operand of the lanes; None unless the block has one
+    of each."""
     vector, result = vector_iter(block), block.writes[0].buffer
     loads = [a for a in accesses(block) if not a.is_write and a.buffer is not result]
     if vector is None:
@@ -270,8 +281,8 @@ def _operands(block: Block) -> tuple[DType, DType] | None:
     along = [any(vector.var in free_vars(i) for i in a.indices) for a in loads]
     if sorted(along) != [False, True]:
         return None
-    kinds = {moves: a.buffer.dtype for a, moves in zip(loads, along, strict=True)}
-    return kinds[False], kinds[True]
+    buffers = {moves: a.buffer for a, moves in zip(loads, along, strict=True)}
+    return buffers[False], buffers[True]
 
 
 def grouped(sch: Schedule, block: BlockRV, form: TensorForm) -> None:

@@ -13,6 +13,7 @@ block, because an instruction is not always faster. Of instructions that differ 
 width, it offers the widest that fits.
 Instructions for wider types are offered where they are more than half as fast: `widen_operands`
 converts the operands before the block, such as bytes to int16 for the exact products of vpmaddwd.
+Products of signed bytes are also offered as unsigned by signed bytes (`unsigned_operands`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ from metasched.space.modules.tensor_form import (
     forms,
     grouped,
     wider_types,
+)
+from metasched.space.modules.unsigned_operands import (
+    SIGNED,
+    UNSIGNED,
+    flipped,
+    has_signed,
 )
 from metasched.space.modules.widen_operands import widen, widens
 from metasched.space.strides import vector_iter
@@ -69,7 +76,23 @@ class UseTensorInstruction:
                 for variant in changed(sch, partial(widen, block, wide)):
                     found += self._offered(variant, block)
                     sch.refused += variant.refused
-        return [*found, sch]
+        return [*found, *self._unsigned(sch, block, now), sch]
+
+    def _unsigned(self, sch: Schedule, block: BlockRV, now: float) -> list[Schedule]:
+        """The tilings of a product of signed bytes as unsigned by signed bytes, where the target
+        has faster instructions for these than `now`."""
+        found: list[Schedule] = []
+        bits, kinds = self.slices.blocks.vector_bits, (UNSIGNED, SIGNED)
+        node = sch.get(block)
+        if not now or not has_signed(sch, node):
+            return found
+        if fastest(node, bits, self.features, self.intrins, kinds) <= now:
+            return found
+        made: list[BlockRV] = []
+        for variant in changed(sch, lambda v: made.append(flipped(v, block))):
+            found += self._offered(variant, made[0])
+            sch.refused += variant.refused
+        return found
 
     def _offered(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         """The tilings with instructions for the operands in their own types."""

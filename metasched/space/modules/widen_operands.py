@@ -62,15 +62,18 @@ def widen(block: BlockRV, wide: DType, sch: Schedule) -> None:
     for buffer in _operands(sch, sch.get(block)):
         if buffer.dtype is wide:
             continue
-        scope = sch.state.scope(sch.state.block(block))
-        made = scope.writers(buffer)
-        alone = buffer in scope.block.alloc_buffers and len(scope.readers(buffer)) == 1
-        if alone and len(made) == 1 and all(r.buffer is not buffer for r in made[0].block.reads):
-            stage = sch.get_block(made[0].block.name)
-        else:
-            position = [r.buffer for r in sch.get(block).reads].index(buffer)
-            stage = sch.cache_read(block, position, "global")
-        sch.widen_dtype(stage, 0, str(wide))
+        sch.widen_dtype(stage_of(sch, block, buffer), 0, str(wide))
+
+
+def stage_of(sch: Schedule, block: BlockRV, buffer: Buffer) -> BlockRV:
+    """The stage that computes an operand for a block alone, or a copy of the operand."""
+    scope = sch.state.scope(sch.state.block(block))
+    made = scope.writers(buffer)
+    alone = buffer in scope.block.alloc_buffers and len(scope.readers(buffer)) == 1
+    if alone and len(made) == 1 and all(r.buffer is not buffer for r in made[0].block.reads):
+        return sch.get_block(made[0].block.name)
+    position = [r.buffer for r in sch.get(block).reads].index(buffer)
+    return sch.cache_read(block, position, "global")
 
 
 def _operands(sch: Schedule, node: Block) -> list[Buffer]:

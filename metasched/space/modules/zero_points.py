@@ -42,8 +42,10 @@ class ZeroPoints:
         return [*changed(sch, partial(expanded, block), nothing=["one-term"]), sch]
 
 
-def expanded(block: BlockRV, sch: Schedule) -> None:
-    """Multiply out a block, and let a single consumer finish what remains of it."""
-    sch.expand_reduction(block)
+def expanded(block: BlockRV, sch: Schedule) -> list[BlockRV]:
+    """Multiply out a block, and let a single consumer finish what remains of it; returns the
+    summing blocks, the product last."""
+    sums = sch.expand_reduction(block)
     if len(sch.get_consumers(block)) == 1 and not sch.is_output_block(block):
         sch.compute_inline(block)
+    return sums
