@@ -23,6 +23,7 @@ from metasched.schedule.trace import Trace
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
 from metasched.target import Target
+from metasched.workloads import get
 
 ARM = "llvm -mtriple=aarch64-linux-gnu -num-cores=2 -mattr="
 AMX = "llvm -mcpu=sapphirerapids -mtriple=x86_64-unknown-linux-gnu -num-cores=2"
@@ -145,12 +146,21 @@ def convolution(kinds: tuple[str, str, str], size: tuple[int, int, int, int]) ->
     return convolution
 
 
+def quantized(kinds: tuple[str, str, str], size: tuple[int, ...]) -> PrimFunc | None:
+    """A convolution of quantized bytes with zero points, or none for other types."""
+    return get("qc2d").func(size) if kinds == (U8, I8, I32) else None
+
+
 PROGRAMS = {
     "plain": (product, (1, 256, 256, 256)),
+    "deep": (product, (1, 512, 512, 1024)),
+    "row": (product, (1, 1, 1024, 1024)),
+    "few": (product, (1, 17, 333, 511)),
     "epilogue": (finished, (1, 128, 256, 512)),
     "conv": (convolution, (1, 28, 64, 32)),
     "odd": (product, (1, 127, 131, 257)),
     "batch": (product, (12, 128, 64, 128)),
+    "quantized": (quantized, (1, 14, 14, 64, 64, 3, 1, 1)),
 }
 
 
@@ -191,6 +201,8 @@ def rows(
         for name in programs:
             make, size = PROGRAMS[name]
             func = make(f.kinds, size)
+            if func is None:
+                continue
             spaces = tensor_spaces(func, target, f.prefix)
             yield family, name, [survivors(func, space, target, draws) for space in spaces]
 
