@@ -27,6 +27,8 @@ from metasched.schedule.trace import Trace
 from metasched.script.printer import script
 
 GOLDEN = Path(__file__).parent / "golden"
+HARD = False
+"""Whether programs are compared on infinities, NaN and whole integers."""
 UPDATE = False
 """Whether goldens are rewritten instead of compared (`pytest --update-golden`)."""
 
@@ -36,9 +38,9 @@ class Wrong(AssertionError):
 
 
 @functools.lru_cache(maxsize=64)
-def expected(func: PrimFunc) -> tuple[list[Any], list[Any]]:
+def expected(func: PrimFunc, hard: bool = False) -> tuple[list[Any], list[Any]]:
     """Arguments for a function, and what it makes of them (interpreted as written): read-only."""
-    args = random_args(func, random.Random(0))
+    args = random_args(func, random.Random(0), hard=hard)
     out = [a.copy() for a in args]
     run(func, *out)
     for array in (*args, *out):
@@ -70,7 +72,7 @@ def check_numbers(
     `convert` gives the arguments in the layout that `mod` takes, of results with padding to be
     overwritten or as it shall become.
     """
-    args, want = expected(before)
+    args, want = expected(before, HARD)
     if convert is not None:
         args, want = convert(args, True), convert(want, False)
     for seed in seeds if has_order(mod) else (0,):

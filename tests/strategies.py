@@ -43,9 +43,11 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import free_vars, substitute, walk_exprs
+from metasched.measure.indices import index_data
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8")
 Value = Callable[..., Expr]
+SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0)
 
 
 def stage(
@@ -306,8 +308,15 @@ def random_func(rng: random.Random) -> PrimFunc:
     return maker.func()
 
 
-def random_args(func: PrimFunc, rng: random.Random) -> list[np.ndarray[Any, Any]]:
-    """Arguments for a function: small integers in each buffer's type, symbolic extents drawn."""
+def random_args(
+    func: PrimFunc, rng: random.Random, *, hard: bool = False
+) -> list[np.ndarray[Any, Any]]:
+    """Arguments for a function: small integers in each buffer's type, symbolic extents drawn.
+
+    If `hard`, integers that are no indices take all values of their type, and every eighth float is
+    an infinity, NaN or a zero of either sign.
+    """
+    indices = index_data(func)
     sizes: dict[Var, Expr] = {}
     out = []
     for param in func.params:
@@ -318,7 +327,13 @@ def random_args(func: PrimFunc, rng: random.Random) -> list[np.ndarray[Any, Any]
         high = 1 if is_narrow(param.dtype) else 4
         low = 0 if param.dtype.kind in ("uint", "bool") else -high
         draw = np.random.default_rng(rng.getrandbits(32))
-        out.append(draw.integers(low, high, shape, endpoint=True).astype(param.dtype.numpy))
+        drawn = draw.integers(low, high, shape, endpoint=True).astype(param.dtype.numpy)
+        if hard and param.dtype.is_float:
+            special = draw.choice(np.array(SPECIAL), shape).astype(param.dtype.numpy)
+            drawn = np.where(draw.random(shape) < 1 / 8, special, drawn)
+        elif hard and param.dtype.is_int and param not in indices:
+            drawn = draw.integers(*param.dtype.range, shape, param.dtype.numpy, endpoint=True)
+        out.append(drawn)
     return out
 
 

@@ -23,6 +23,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import oracle
 from oracle import check_numbers, check_trace, picture
 from schedule.declared_accumulators import with_accumulators
 from schedule.machine_blocks import BLOCK_OPS
@@ -465,7 +466,9 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--failures", type=int, default=5, help="failures after which to stop")
     parser.add_argument("--all", action="store_true", help="with the operations of other files")
+    parser.add_argument("--hard", action="store_true", help="on infinities, NaN, whole integers")
     options = parser.parse_args()
+    oracle.HARD = options.hard
     tally, failed, began = Tally(), 0, time.monotonic()
     number = options.start
     seen: set[str] = set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+import oracle
 import pytest
 from schedule.machine import (
     OPS,
@@ -13,6 +15,7 @@ from schedule.machine import (
     failure_of,
     operations,
     play,
+    program,
     recipe,
     report,
     require_all_used,
@@ -43,6 +46,20 @@ def test_random_sequences_keep_the_meaning() -> None:
     assert tally.refused.total() > 0
     assert set(tally.accepted) >= set(OPS), "every operation was accepted at least once"
     require_all_used(tally)
+
+
+def test_infinities_and_whole_integers_keep_the_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "HARD", True)
+    tally, special = Tally(), 0
+    for number in range(200_000, 200_030):
+        steps = recipe(number, ops=operations())
+        _, want = oracle.expected(program(number), True)
+        special += any(a.dtype.kind not in "iub" and not np.isfinite(a).all() for a in want)
+        try:
+            play(number, steps, tally)
+        except Broken:
+            pytest.fail(report(number, steps), pytrace=False)
+    assert tally.accepted.total() > 40 and special >= 5
 
 
 def test_the_machine_sees_a_wrong_primitive_and_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
