@@ -299,9 +299,9 @@ def _refuse(e: Emitter, node: Call) -> Val:
     raise BuildError(f"{node.op.name} has no code on {e.module.kind} targets")
 
 
-_MATH = """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan
-    asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc pow atan2 hypot fmod copysign
-    ldexp"""
+_MATH = """exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin
+    acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc pow atan2 hypot fmod
+    copysign ldexp"""
 _REFUSED = """vscale ret call_packed tvm_call_intrin tvm_storage_sync tvm_thread_allreduce
     tvm_fill_fragment tvm_load_matrix_sync tvm_store_matrix_sync tvm_mma_sync ptx_ldmatrix ptx_mma
     ptx_commit_group ptx_wait_group ptx_cp_async mma_fill mma_store make_filled_simdgroup_matrix

@@ -205,7 +205,7 @@ def _declare(effect: Effect, arity: int | None, names: str) -> None:
 
 
 # Floating-point functions of one argument; the result has the argument's type.
-FLOATING = """exp exp2 exp10 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
+FLOATING = """exp exp2 exp10 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh
     tanh asin acos atan asinh acosh atanh erf sigmoid floor ceil round nearbyint trunc"""
 _declare(Effect.PURE, 1, FLOATING)
 _declare(Effect.PURE, 1, "abs popcount clz isnan isinf isfinite bitwise_not reinterpret")

@@ -456,5 +456,5 @@ def lookup(name: str) -> Any:
 
 def near(name: str, names: Sequence[str]) -> str:
     """`; did you mean ...?` when a known name is close."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -122,7 +122,8 @@ def test_vector_conversions_saturate_too():
 
 FLOATS = {
     "exp": math.exp, "exp2": lambda x: 2**x, "exp10": lambda x: 10**x, "log": math.log,
-    "log2": math.log2, "log10": math.log10, "log1p": math.log1p, "sqrt": math.sqrt,
+    "log2": math.log2, "log10": math.log10, "log1p": math.log1p, "expm1": math.expm1,
+    "sqrt": math.sqrt,
     "rsqrt": lambda x: x**-0.5, "sin": math.sin, "cos": math.cos, "tan": math.tan,
     "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "asin": math.asin,
     "acos": math.acos, "atan": math.atan, "asinh": math.asinh, "atanh": math.atanh,

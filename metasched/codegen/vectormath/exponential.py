@@ -1,4 +1,4 @@
-"""Exponentials: exp, exp2, exp10, tanh and sigmoid.
+"""Exponentials: exp, exp2, exp10, expm1, tanh and sigmoid.
 
 An argument x is reduced to n = round(x / unit) and r = x - n * unit, where unit is the number whose
 power is 2. A polynomial gives exp(r), and its exponent is raised by n.
@@ -136,6 +136,18 @@ def above_minus_one(t: Text, x: str) -> str:
     shifted, r = reduced(t, x, E_BASE[t.format])
     power = t.power_of_two(shifted)
     return t.fma(power, above_one(t, r), t.sub(power, t.const(1.0)))
+
+
+def expm1(t: Text, x: str) -> str:
+    """exp(x) - 1 as twice its half, because 2**n overflows where the result is still finite."""
+    low = -math.log(2.0) * (t.format.mantissa + 3)  # the result is -1 from here
+    high = t.const(E_BASE[t.format].high)
+    inside = t.pick(t.test("olt", x, t.const(low)), t.const(low), x)
+    inside = t.pick(t.test("ogt", inside, high), high, inside)
+    shifted, r = reduced(t, inside, E_BASE[t.format])
+    half = t.power_of_two(t.sub(shifted, t.const(1.0)))
+    result = t.fma(half, above_one(t, r), t.sub(half, t.const(0.5)))
+    return t.named("copysign", t.add(result, result), x)
 
 
 def tanh(t: Text, x: str) -> str:
