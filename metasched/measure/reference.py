@@ -1,13 +1,13 @@
 """Expected results of candidates: which program computes them, and when they are confirmed.
 
-Expected results come from the unscheduled program, compiled serially. If that program takes seconds
-and results must be equal bit for bit, the default schedule first computes expected results.
-Candidates are compared with them in full. The unscheduled program runs beside the search; equal
-results confirm the expected results. Of a slow program only a sample is run (`measure.sampling`):
-at least four whole rows, exactly as the whole program computes them. So the stored programs equal
-the unscheduled program in these rows, and the default schedule in all elements. If a candidate
-differs from the default schedule, one of the two is wrong: then the whole unscheduled program is
-run and decides.
+Expected results come from the unscheduled program, compiled serially. If that program takes
+seconds, the default schedule first computes expected results. Candidates are compared with them in
+full. The unscheduled program runs beside the search; equal results, bit for bit or within the
+tolerance of the task, confirm the expected results. Of a slow program only a sample is run
+(`measure.sampling`): at least four whole rows, exactly as the whole program computes them. So the
+stored programs equal the unscheduled program in these rows, and the default schedule in all
+elements. If a candidate differs from the default schedule, one of the two is wrong: then the whole
+unscheduled program is run and decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from metasched.measure.loaded_task import shared_size
 from metasched.measure.process import Reply, Worker
 from metasched.measure.sampling import Sample, sampled, why_whole
 from metasched.measure.settings import MeasureOptions
-from metasched.measure.task import inexact_reason
 from metasched.measure.workers import Workers
 from metasched.target import Target
 
@@ -58,8 +57,7 @@ class References:
         """`fds`: memory for the results on each kind of data, and of the default schedule."""
         self._given, self._options = (func, target), options
         drawn = not (options.data or options.scalars)
-        exact = drawn and not inexact_reason(func)  # equal means equal bit for bit
-        slow = flops(func) > _LONG and exact
+        slow = flops(func) > _LONG and drawn
         self._default = default_schedule if slow else None
         self._sample: Sample | None = sampled(func) if self._default is not None else None
         self.memory = {False: fds[0], True: fds[1]}
@@ -146,13 +144,11 @@ class References:
     def _warn_whole(self) -> None:
         """Warn that an unscheduled program which takes long is run as a whole, and say why."""
         func = self._given[0]
-        inexact, why = inexact_reason(func), why_whole(func)
+        why = why_whole(func)
         if not why:
             return
         if self._options.data or self._options.scalars:
             why = "its data are given"
-        elif inexact:
-            why = f"its results are compared with a tolerance because of {inexact}"
         elif self._default is None:
             why = "no default schedule is there to be compared with the rest"
         warn(

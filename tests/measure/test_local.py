@@ -599,11 +599,26 @@ def test_a_run_says_once_that_a_long_program_is_not_sampled(monkeypatch):
         assert one(made, chain).ok and one(made, chain).ok
     (text,) = [str(w.message) for w in said if "as a whole" in str(w.message)]
     assert "not for some rows alone: block " in text and "intermediate buffer" in text
-    rooted = elementwise(lambda x: call("exp", x))
-    with pytest.warns(UserWarning, match="compared with a tolerance because of exp"):
-        LocalRunner(rooted, options=OPTIONS, default_schedule=rooted).close()
     with pytest.warns(UserWarning, match="no default schedule is there"):
         LocalRunner(matmul(64), options=OPTIONS).close()
+
+
+@pytest.mark.parametrize("wrong", [None, "1.01"])
+def test_a_sample_confirms_rounded_results_within_the_tolerance(monkeypatch, wrong):
+    monkeypatch.setattr(reference, "_LONG", 0.0)
+    monkeypatch.setattr(sampling, "_ENOUGH", 3e4)
+    func = get("attention").func((2, 32, 16))
+    part = sampling.sampled(func)
+    assert part is not None and part.share < 0.5
+    by_default = func if wrong is None else parse(script(func).replace("0.25", f"0.25 * {wrong}"))
+    made = LocalRunner(func, options=OPTIONS, default_schedule=by_default)
+    with made:
+        if wrong is None:
+            assert one(made, func).ok and made.unscheduled().ok and made.verify(candidate(func)).ok
+            assert made._references._sample is not None
+        else:
+            with pytest.raises(DefaultScheduleError, match="default schedule gives other results"):
+                made.unscheduled()
 
 
 def test_a_default_schedule_that_is_wrong_in_a_sampled_row_is_found_out(monkeypatch):

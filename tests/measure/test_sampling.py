@@ -7,6 +7,7 @@ import pytest
 
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
+from metasched.ir.visit import blocks_of
 from metasched.measure import sampling
 from metasched.measure.sampling import sampled, why_whole
 from metasched.script import parse
@@ -81,6 +82,65 @@ def test_rows_are_those_of_the_whole_program(parts: dict[str, str]):
 )
 def test_programs_whose_samples_are_not_provably_right_run_whole(parts: dict[str, str]):
     assert sampled(program(**parts)) is None
+
+
+CHAIN = """
+@T.prim_func
+def f(A: T.Buffer((40, 6), "int32"), C: T.Buffer((40, 9), "int32"){more}):
+    P = T.alloc_buffer((40, 9), "int32")
+    M = T.alloc_buffer((40,), "int32")
+    for i, j, k in T.grid(40, 9, 6):
+        with T.block("P"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                P[vi, vj] = 0
+            P[vi, vj] = P[vi, vj] + A[vi, vk] * (vj - 4)
+    for i, j in T.grid(40, 9):
+        with T.block("M"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                M[vi] = -999
+            M[vi] = T.max(M[vi], P[vi, vj])
+    {between}
+    for i, j in T.grid(40, 9):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "value", "stages"),
+    [
+        ("", "P[vi, vj] - M[vi]", {"P", "M", "C"}),
+        ("", "P[vi, vj] - M[39 - vi]", {"C"}),  # M is needed whole, and so is P
+        ("", "P[39 - vi, vj] - M[vi]", {"M", "C"}),
+        ("for j in range(9):\n        D[j] = P[3, j]", "P[vi, vj] - M[vi]", {"M", "C"}),
+        ("for i in range(40):\n        M[i] = M[i] + i", "P[vi, vj] - M[vi]", {"C"}),
+    ],
+)
+def test_stages_before_the_output_run_for_the_same_rows(between, value, stages):
+    more = ', D: T.Buffer((9,), "int32")' if "D[" in between else ""
+    func = parse(CHAIN.format(more=more, between=between or "T.evaluate(0)", value=value))
+    assert isinstance(func, PrimFunc)
+    (found,) = [row for s in blocks_of(func.body) for _, axis, row in sampling._candidates(func, s)
+                if axis == 0]  # fmt: skip
+    assert {row.realize.block.name for row in sampling._with_producers(func, found)} == stages
+    part = sampled(func)
+    if part is None:
+        assert "P" not in stages
+        return
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-4, 5, shape, "int32") for shape in [(40, 6), (40, 9)]]
+    given += [np.zeros(9, "int32")] if more else []
+    want, got = ([a.copy() for a in given] for _ in range(2))
+    run(func, *want)
+    run(part.func, *got)
+    rows = list(part.rows)
+    taken = [np.take(a[1], rows, axis=part.axis) for a in (got, want)]
+    np.testing.assert_array_equal(*taken)
+    for a, b in zip(got[2:], want[2:], strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_short_program_is_run_whole(monkeypatch):
