@@ -55,4 +55,4 @@ def test_the_setting_names_it_too(cli, trace, monkeypatch):
 def test_without_the_file_the_step_is_named(cli, trace):
     ran = cli("replay", trace, *GMM)
     hint = "if a plug-in file declares it, name the file (`plugins=`, --plugin)"
-    assert ran.code != 0 and f"no primitive is called 'reverse'; {hint}" in ran.err
+    assert ran.code != 0 and "no primitive is called 'reverse'; " in ran.err and hint in ran.err

@@ -163,9 +163,9 @@ def test_an_epilogue_is_fused():
 def test_odd_sizes_are_padded():
     """Packing is an instruction then, without conditions; constants are packed ahead of time."""
     func = get("gmm_u8s8s32").func((1, 12, 37, 18))
-    (trace,) = tensor_spaces(func)
-    text = str(trace)
-    assert "padding=[1, 1, 16, 4]" in text and "lanes.interleave_16x4_int8" in text
+    texts = [str(trace) for trace in tensor_spaces(func)]  # padded before, or where it is packed
+    assert len(texts) == 2 and all("padding=[1, 1, 16, 4]" in text for text in texts)
+    assert all("lanes.interleave_16x4_int8" in text for text in texts)
     constant = tensor_spaces(get("gmm_u8s8s32").func((1, 12, 37, 16), True))
     assert constant and all("pad_einsum" not in str(trace) for trace in constant)
 
