@@ -161,3 +161,30 @@ def main(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32"), n: T.Buffer((1,
     sch.expand_running_value("sum", 0, sch.get_loops("sum")[0])
     assert "s_last" in sch.state.index.by_name
     check_transform(before, sch)
+
+
+def test_an_element_that_changes_with_the_loop():
+    text = SUMS.format(between="T.evaluate(0)", after="T.evaluate(0)", steps="6")
+    sch = Schedule(parse(text.replace("s[1]", "s[j % 3]").replace("s[j % 3] = 5", "s[1] = 5")))
+    j = sch.get_loops("sum")[1]
+    message = "the element of s changes with j, or with memory"
+    check_refused(sch, lambda: sch.expand_running_value("sum", 0, j), "several-elements", message)
+
+
+def test_a_buffer_of_another_block():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((4, 2), "int32")):
+    t = T.alloc_buffer((1,), "int32")
+    for i in range(4):
+        with T.block("outer"):
+            vi = T.axis.opaque(4, i)
+            for j in range(2):
+                with T.block("inner"):
+                    t[0] = t[0] + A[vi, j]
+""")
+    )
+    (j,) = sch.get_loops("inner")
+    message = "t is not allocated by the block around inner"
+    check_refused(sch, lambda: sch.expand_running_value("inner", 0, j), "not-allocated", message)
