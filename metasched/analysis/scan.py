@@ -8,9 +8,9 @@
 
 Sum, product, minimum and maximum are associative, so several steps may be computed at once: first
 x(0), x(0) + x(1), ... without the last result, then each partial sum plus the last result. Sums and
-products of floats in plain loops keep their order (`in_fixed_order`). In a
-decaying sum a result that is n steps older counts by the n-th power of the factor; these powers
-must neither overflow nor vanish.
+products of floats in plain loops keep their order (`in_fixed_order`). In a decaying sum a result
+that is n steps older counts by the n-th power of the factor; these powers must neither overflow nor
+vanish.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def expand_running_value(
     The new buffer has one more dimension, the last, which the loop indexes. Blocks before `block`
     read the value of the iteration before, blocks after it the value of their iteration. In the
     first iteration the value from before the loop takes the place of the value of the iteration
-    before. If the last value may be read later, a block after the loop stores it.
+    before (a condition that the example leaves out). If the last value may be read later, a block after the loop stores it.
 
     requires  a loop with a constant extent of at least one, serial and from zero, which `break`,
               `continue` and `return` do not leave; a leaf block in its body, not deeper, which does
@@ -79,7 +79,7 @@ def expand_running_value(
               which `block` alone writes it
     rewrite   for i in range(8): S(T[0] = T[0] + A[i]); B(B[i] = T[0] * 2)
               ->
-              for i in range(8): S(T_i[0, i] = T_ + A[i]); B(B[i] = T_i[0, i] * 2)
+              for i in range(8): S(T_i[0, i] = T_i[0, i - 1] + A[i]); B(B[i] = T_i[0, i] * 2)
     """
     assert isinstance(block, BlockRV)
     realize, node = state.block(block), state.loop(loop)

@@ -48,10 +48,9 @@ class StageAtTile:
     Offers two variants: the stage computed for each outer tile, and the stage in a separate nest.
     If the outer tiles pack or prefetch an operand, only the second is offered, because such tiles
     would recompute the same rows; but the operand itself may be computed in each tile that packs
-    it. In a depthwise convolution or a pooling each lane of the consumer
-    reads only one column of the stage; then the stage is computed for each register block. The
-    variants are design spaces, not a sampled location, so the steps of a space do not depend on
-    decisions.
+    it. In a depthwise convolution or a pooling each lane of the consumer reads only one column of
+    the stage; then the stage is computed for each register block. The variants are design spaces,
+    not a sampled location, so the steps of a space do not depend on decisions.
 
     Attributes:
         vector_bits: the bits of a vector register.

@@ -4,12 +4,13 @@ A loop around several blocks prevents tiling of these blocks, and often vectors 
 the program as written, the module offers a distributed program. There, every loop is distributed
 and every block with several outputs is cut, as far as dependences allow. A third program reduces in
 private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer, and a
-sum with a constant factor (`alpha * A · B`) is multiplied once. A
-triangle is computed over the square around it, whose loops have constant extents. A temporary
-buffer that each iteration fills anew gets a copy for each iteration. A fourth program keeps sums
-whose order is fixed (`+=` of floats in a loop) in a buffer of their own, so that tiles of them are
-set, summed and stored together. Elementwise blocks before and after the sum, in nests of their own
-too, are inlined into the two copies.
+sum with a constant factor (`alpha * A · B`) is multiplied once. A triangle is computed over the
+square around it, whose loops have constant extents. A temporary buffer that each iteration fills
+anew gets a copy for each iteration, and a value that each iteration hands to the next (a sum so
+far) a place for each iteration. A fourth program keeps sums whose order is fixed (`+=` of floats in
+a loop) in a buffer of their own, so that tiles of them are set, summed and stored together.
+Elementwise blocks before and after the sum, in nests of their own too, are inlined into the two
+copies.
 """
 
 from __future__ import annotations
