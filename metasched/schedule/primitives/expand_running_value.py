@@ -70,7 +70,8 @@ def expand_running_value(
     The new buffer has one more dimension, the last, which the loop indexes. Blocks before `block`
     read the value of the iteration before, blocks after it the value of their iteration. In the
     first iteration the value from before the loop takes the place of the value of the iteration
-    before (a condition that the example leaves out). If the last value may be read later, a block after the loop stores it.
+    before (a condition that the example leaves out). If the last value may be read later, a block
+    after the loop stores it.
 
     requires  a loop with a constant extent of at least one, serial and from zero, which `break`,
               `continue` and `return` do not leave; a leaf block in its body, not deeper, which does
