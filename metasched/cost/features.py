@@ -176,7 +176,7 @@ def _nest(
     machine: MachineModel,
 ) -> Nest:
     """A store's loops, the inner first, and what its accesses touch under them."""
-    order = store.loops[::-1]
+    order = _executed(store)
     products = [1]
     for loop in order:
         products.append(products[-1] * max(loop.extent, 1))
@@ -188,6 +188,13 @@ def _nest(
     held = [access for access in store.accesses if access.buffer in kept]
     straight = {loop.index for access in held for loop in _moving(store, access, summary)}
     return Nest(store, order, products, moves, outside, volumes, straight)
+
+
+def _executed(store: Store) -> list[Loop]:
+    """The loops around a store, the inner first: lanes run inside all serial loops, since the
+    lowering turns each statement under a vectorized loop into vectors."""
+    inner_first = store.loops[::-1]
+    return sorted(inner_first, key=lambda loop: loop.kind != "vectorized")
 
 
 def _row(nest: Nest) -> list[float]:

@@ -163,6 +163,30 @@ def test_a_folded_reduction_runs_in_vectors():
     assert four["compute"] < one["compute"]  # four sums at a time hide the latency of one
 
 
+def recurrence(*order: str) -> IRModule:
+    """A recurrence of 64 steps for 256 numbers, eight lanes wide, with its loops in an order."""
+
+    @T.prim_func
+    def step(X: T.Buffer((256,), "int32")):
+        for i, t in T.grid(256, 64):
+            with T.block("step"):
+                vi = T.axis.spatial(256, i)
+                X[vi] = X[vi] * 5 + 1
+
+    sch = Schedule(step)
+    i, t = sch.get_loops("step")
+    loops = dict(zip(("outer", "lanes"), sch.split(i, [None, 8]), strict=True), steps=t)
+    sch.reorder(*(loops[name] for name in order))
+    sch.vectorize(loops["lanes"])
+    return sch.mod
+
+
+def test_lanes_around_a_serial_loop_run_inside_it():
+    outside = machine(recurrence("outer", "lanes", "steps"))
+    assert outside == machine(recurrence("outer", "steps", "lanes"))
+    assert outside["block.lanes"] == 3.0
+
+
 def update_in_place(fold: int) -> Schedule:
     """The inner loop of a Cholesky factorization: one buffer, read at two other places."""
 
