@@ -104,10 +104,11 @@ ARGUMENTS: dict[str, dict[str, ExprLike | None]] = {
 
 _FLOATING = frozenset(FLOATING.split())
 
-# Python's own functions that scripts may use; also names that no variable gets when printed.
+# Python's own functions that scripts may use.
 PYTHON_WORDS = ("range", "len", "min", "max", "abs", "int", "float", "bool", "round", "str",
                 "tuple", "list", "sum")  # fmt: skip
-RESERVED = frozenset({*keyword.kwlist, *PYTHON_WORDS, "T", "I"})
+# Names that no variable gets when printed: the words that printed functions hold.
+RESERVED = frozenset({*keyword.kwlist, "range", "float", "T"})
 
 
 def apply_op(name: str, args: Sequence[ExprLike], dtype: DType | str | None = None) -> Call:

@@ -6,11 +6,13 @@ import textwrap
 
 import numpy as np
 
+from metasched.autoschedule import autoschedule
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Add, IntImm, Mul, Sub, Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BlockRealize, Evaluate, For
 from metasched.ir.visit import blocks_of, walk_stmts
+from metasched.schedule.schedule import Schedule
 from metasched.script import ir as I
 from metasched.script import parse, script, script_with_marks
 from metasched.script import tir as T
@@ -137,6 +139,24 @@ def test_clashing_names_are_made_unique():
     func = PrimFunc((*buffers, *scalars), Evaluate(IntImm("int32", 0)))
     names = [line.split(":")[0].strip() for line in script(func).splitlines()[2:7]]
     assert names == ["A_x", "A_x_1", "for_1", "v1", "T_1"]
+
+
+def test_parameters_keep_the_names_of_functions_of_python():
+    """A caller may pass them by name, and blocks of plain loops are named after buffers."""
+
+    @T.prim_func
+    def extremes(x: T.Buffer((8,)), sum: T.Buffer((1,)), max: T.Buffer((1,)), I: T.Buffer((8,))):
+        for i in range(8):
+            sum[0] = sum[0] + x[i]
+            max[0] = T.max(max[0], x[i])
+            I[i] = x[i] * 2.0
+
+    again = parse(script(extremes))
+    assert [b.name for b in again.buffers] == ["x", "sum", "max", "I"]
+    assert script(again) == script(extremes)
+    replayed = Schedule(again)
+    autoschedule(extremes).trace.apply(replayed)
+    assert script(replayed.mod) == script(autoschedule(again).mod)
 
 
 def test_a_module_names_its_functions():
