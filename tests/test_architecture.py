@@ -54,7 +54,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 390, "blocks te einsum workload"),
     (
         "analysis",
-        4745,
+        4800,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access guards closing block overwritten "
         "choice reducer updates continues factor loops dependence moved_reads exchange reordering "

@@ -87,21 +87,23 @@ def shared_loops(a: Child, b: Child) -> int:
 
 
 def covered(
-    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, *, guarded: bool = True
-) -> Failure | None:
+    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, *,
+    guarded: bool = True, itself: bool = False,
+) -> Failure | None:  # fmt: skip
     """Whether `producers` write, below `shared` loops, all that `child` reads of `buffer`.
 
     Args:
         guarded: True to require only the elements that loads read where the conditions around them
             hold; False to require all declared elements that lie in the buffer.
+        itself: whether earlier instances of `child`, below `shared` loops, count as a producer.
 
     Proofs are cached by the values of blocks, bindings and loop ends.
     """
     skipped = _skipped(child, producers)
-    key = (buffer, shared, guarded, skipped, _bound_key(child), *map(_bound_key, producers))
+    key = (buffer, shared, guarded, itself, skipped, _bound_key(child), *map(_bound_key, producers))
     if key in _COVERED:
         return None
-    failure = _covered(child, producers, buffer, shared, guarded)
+    failure = _covered(child, producers, buffer, shared, guarded, itself)
     if failure is None:
         _remember(key)
     return failure
@@ -175,7 +177,12 @@ def _own_key(block: Block) -> tuple[object, ...]:
 
 
 def _covered(
-    child: Child, producers: Sequence[Child], buffer: Buffer, shared: int, guarded: bool
+    child: Child,
+    producers: Sequence[Child],
+    buffer: Buffer,
+    shared: int,
+    guarded: bool,
+    itself: bool,
 ) -> Failure | None:
     given = producers
     idle = [repeated_loop(p, buffer, shared) for p in given]
@@ -206,6 +213,8 @@ def _covered(
             continue
         if not any(_covers_symbolically(child, p, buffer, shared, region) for p in sure):
             writers = [_writer(p, buffer, shared, extra) for p in producers]
+            if itself and not child.branches and writes_all(child.block, buffer):
+                writers.append(_writer(child, buffer, shared, ())._replace(earlier=True))
             if not witnessed(child, buffer, writers, guarded=guarded):
                 return _uncovered(child, inputs(child.block)[k], given, idle)
     return None

@@ -118,7 +118,9 @@ def _reads_own(scope: Scope, buffer: Buffer) -> bool:
         if _writes_first(child.block, buffer):
             continue
         groups = producer_groups(scope, child, buffer)
-        if not any(covered(child, group, buffer, n) is None for n, group in groups.items()) and (
+        if not any(
+            covered(child, group, buffer, n, itself=True) is None for n, group in groups.items()
+        ) and (
             not apart(scope, buffer, groups) or covered_in_parts(child, groups, buffer) is not None
         ):
             return False

@@ -52,11 +52,14 @@ class Writer(NamedTuple):
             above the producer are shared with the consumer.
         regions: the regions over all loops of the producer, as first element and extent of each
             dimension.
+        earlier: whether the producer is the consumer itself, of which only instances count that ran
+            in an earlier iteration of `free`.
     """
 
     child: Child
     free: Sequence[For]
     regions: Sequence[Region]
+    earlier: bool = False
 
 
 def witnessed(child: Child, buffer: Buffer, writers: Sequence[Writer], *, guarded: bool) -> bool:
@@ -236,13 +239,23 @@ def _instance(writer: Writer, region: Region, element: tuple[Expr, ...]) -> _Ins
         for n in writer.free
     }
     there = [(substitute(low, twins), substitute(extent, twins)) for low, extent in region]
-    return _solved(tuple(there), ranges, substitute(writer.child.realize.predicate, twins), element)
+    order = twins if writer.earlier else {}
+    predicate = substitute(writer.child.realize.predicate, twins)
+    return _solved(tuple(there), ranges, predicate, element, order)
 
 
 def _solved(
-    region: Region, ranges: Mapping[Var, Range], predicate: Expr, element: Sequence[Expr]
+    region: Region,
+    ranges: Mapping[Var, Range],
+    predicate: Expr,
+    element: Sequence[Expr],
+    order: Mapping[Var, Var] = {},
 ) -> _Instance | None:
-    """Solve `element lies in region` for the variables of `ranges`."""
+    """Solve `element lies in region` for the variables of `ranges`.
+
+    With an `order` of loops, outermost first, each with its variable of `ranges`: None unless the
+    solution is proved to run in an earlier iteration of these loops.
+    """
     inside: dict[Var, Range] = {}
     indices: list[Expr] = []
     for k, (low, extent) in enumerate(region):
@@ -259,6 +272,8 @@ def _solved(
     undetermined = [var for var in ranges if var not in solved]
     for var in undetermined:  # any iteration writes the element
         solved[var] = substitute(ranges[var].min, solved)
+    if order and not _earlier([(solved[twin], var) for var, twin in order.items()]):
+        return None
     out = [compare(EQ, substitute(i, solved), x) for i, x in zip(indices, values, strict=True)]
     for var, r in (*ranges.items(), *inside.items()):
         first = substitute(r.min, solved)
@@ -266,6 +281,17 @@ def _solved(
         out.append(compare(LT, solved[var], first + substitute(r.extent, solved)))
     out += [substitute(condition, solved) for condition in conjuncts(predicate)]
     return _Instance(out, ranges, undetermined)
+
+
+def _earlier(pairs: Sequence[tuple[Expr, Var]]) -> bool:
+    """Whether one iteration of loops runs before another, by known distances in the loops."""
+    for there, here in pairs:
+        step = linear(there.astype(here.dtype)).plus(linear(here), -1)
+        if step.terms or step.const > 0:
+            return False
+        if step.const < 0:
+            return True
+    return False
 
 
 def fills(

@@ -259,6 +259,51 @@ def test_scratch_that_a_block_fills_itself_is_private_to_each_iteration() -> Non
     refused(carried(program(term="v"), "i"), "carried-dependence", "same element of S")
 
 
+_TABLE = """
+@T.prim_func
+def f(A: T.Buffer((8, 6), "int32"), B: T.Buffer((8,), "int32")):
+    D = T.alloc_buffer((7, 7), "int32")
+    for s in range(8):
+        for i in range({first}, 7):
+            with T.block("edge"):
+                vi = T.axis.spatial((0, 7), i)
+                D[vi, 0] = vi
+        for j in range(7):
+            with T.block("top"):
+                vj = T.axis.spatial(7, j)
+                D[0, vj] = vj
+        for {loops} in T.grid(6, 6):
+            with T.block("D"):
+                vs, vi, vj = T.axis.opaque(8, s), T.axis.opaque(6, i), T.axis.opaque(6, j)
+                {store}
+        with T.block("B"):
+            vs = T.axis.spatial(8, s)
+            B[vs] = D[6, 6]
+"""
+_UPDATE = "D[vi + 1, vj + 1] = T.min(D[vi, vj + 1], D[vi + 1, vj]) + D[vi, vj] * A[vs, vi]"
+
+
+@pytest.mark.parametrize("loops", ["i, j", "j, i"])
+def test_a_table_that_a_block_fills_from_its_own_results_is_private(loops: str) -> None:
+    func = parse(_TABLE.format(first=0, loops=loops, store=_UPDATE))
+    assert carried(func, "s") is None
+
+
+@pytest.mark.parametrize(
+    ("first", "store"),
+    [
+        (1, _UPDATE.replace("vj]) +", "vj] + D[vi, 0] + D[vi + 1, vj + 1]) +")),  # its own element
+        (2, _UPDATE),  # D[1, 0] is not written
+        (0, _UPDATE.replace("D[vi, vj + 1]", "T.if_then_else(vj < 5, D[vi + 1, vj + 2], 0)")),
+        (0, _UPDATE.replace("D[vi, vj + 1]", "T.if_then_else(vi < 5, D[vi + 2, vj], 0)")),
+        (0, f"if A[vs, vi] > 0: {_UPDATE}"),  # some elements are not written
+    ],
+)
+def test_a_table_that_reads_later_results_is_not_private(first: int, store: str) -> None:
+    func = parse(_TABLE.format(first=first, loops="i, j", store=store))
+    refused(carried(func, "s"), "carried-dependence", "D")
+
+
 def test_a_value_that_depends_on_scratch_is_not_single() -> None:
     @T.prim_func
     def f(A: T.Buffer((8,), "float32"), P: T.Buffer((1,), "float32")):
