@@ -30,6 +30,7 @@ from metasched.analysis.access import (
     injective_block,
     updates_in_place,
 )
+from metasched.analysis.any_order import depends_on_order
 from metasched.analysis.cover import bound_regions, loop_ranges
 from metasched.analysis.failure import Failure
 from metasched.analysis.guards import load_guards, predicate_guards, tight
@@ -408,7 +409,8 @@ def commutes(block: Block, buffer: Buffer) -> bool:
     is the element that it writes. With an init, the element must determine the spatial iterators,
     so that the init sets each element once. The result of an argmin or argmax
     must depend on the order neither by ties nor by NaN. Other stores that use each other's running
-    values must form a known reduction.
+    values must form a known reduction. Each other store must be an update whose order does not
+    matter, as far as can be seen (`analysis.any_order`).
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):
@@ -424,7 +426,8 @@ def commutes(block: Block, buffer: Buffer) -> bool:
         return False
     if len(block.writes) == 2 and keeps_order(block.body):
         return False
-    if len(block.writes) > 1 and _uses_running_values(block) and not _known_reduction(block):
+    joint = len(block.writes) > 1 and _uses_running_values(block)
+    if not _known_reduction(block) if joint else depends_on_order(block, buffer):
         return False
     return block.init is None or reduced.issuperset(undetermined_iters(block, use.writes[0]))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from metasched.analysis.access import exact_accesses
+from metasched.analysis.any_order import has_order
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import (
     Touch,
@@ -249,13 +250,21 @@ def _init_late(loops: Sequence[For], a: Touch) -> Failure:
     return Failure("init-late", sentence, loops[0])
 
 
+_NO_REDUCTION = (
+    "the order of its updates matters, as no sum, product, minimum, maximum or bit operation "
+    "on the old content makes the new one"
+)
+
+
 def _reversed_pair(loops: Sequence[For], a: Touch, b: Touch) -> Failure:
     def sentence() -> str:
         names = ", ".join(loop.var.name for loop in loops)
         what = a.show() if a is b else f"{a.show()} and {b.show()}"
-        return (
+        text = (
             f"reordering loops {names} could exchange accesses to one element of "
             f"{a.buffer.name}: {what}"
         )
+        ordered = a.child is not None and a.child is b.child and has_order(a.child.block, a.buffer)
+        return f"{text}; {_NO_REDUCTION}" if ordered else text
 
     return Failure("reversed-dependence", sentence, loops[0])
