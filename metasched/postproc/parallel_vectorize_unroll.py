@@ -47,9 +47,9 @@ class RewriteParallelVectorizeUnroll:
         several = len(sch.mod.functions) > 1
         for name in list(sch.mod.functions):
             if sch.mod[name].is_schedulable:
-                self._function(sch, name, name if several else None)
+                self._function(sch, name, name if several else None, target.num_cores)
 
-    def _function(self, sch: Schedule, name: str, func: str | None) -> None:
+    def _function(self, sch: Schedule, name: str, func: str | None, cores: int) -> None:
         root = _noted(sch.mod[name].root)
         top = [child.token for child in Scope.of(sch.mod[name].root).realizes]
         tokens = _scheduled(sch.mod[name].root)
@@ -65,9 +65,10 @@ class RewriteParallelVectorizeUnroll:
                 vectorize_leaf(sch, block, child_of(sch, token), width)
         for token in top:
             if PARALLEL in own[token]:
-                spread_nest(sch, child_of(sch, token), own[token][PARALLEL], func)
+                jobs = own[token][PARALLEL]
+                spread_nest(sch, child_of(sch, token), jobs, func, cores=cores)
         if PARALLEL in root:
-            self._parallel(sch, name, func, root[PARALLEL])
+            self._parallel(sch, name, func, root[PARALLEL], cores)
         for token in tokens:
             copies = own[token].get(UNROLL, root.get(UNROLL, 0))
             if copies > 1:
@@ -81,11 +82,11 @@ class RewriteParallelVectorizeUnroll:
             for key in root:
                 sch.unannotate(block, key)
 
-    def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int) -> None:
+    def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int, cores: int) -> None:
         """Parallelise each nest of the function; a loop is tried once, even if blocks share it."""
         tried: set[Var] = set()
         for child in list(Scope.of(sch.mod[name].root).realizes):
-            spread_nest(sch, child_of(sch, child.token), jobs, func, tried)
+            spread_nest(sch, child_of(sch, child.token), jobs, func, tried, cores)
 
 
 def _scheduled(scope: Block) -> list[BlockToken]:

@@ -78,7 +78,7 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
 
     def threads(child: Child) -> None:
         if target.num_cores > 1:
-            distribute_and_spread(sch, child, jobs, func, tried)
+            distribute_and_spread(sch, child, jobs, func, tried, target.num_cores)
 
     def init(child: Child) -> None:
         if child.block.init is not None:

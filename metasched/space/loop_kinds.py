@@ -7,6 +7,7 @@ step. Postprocs and the default schedule call these functions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import inf
 
 from metasched.analysis.access import strides
@@ -270,11 +271,13 @@ def spread_nest(
     jobs: int,
     func: str | None = None,
     tried: set[Var] | None = None,
+    cores: int = 1,
 ) -> bool:
     """Fuse the leading loops of a block's nest that reduce nothing, until they have `jobs`
     iterations, and run the fused loop in parallel.
 
-    If the outermost loop must stay serial, as a loop over time, the loops inside it are used.
+    If the outermost loop must stay serial, as a loop over time, the loops inside it are used. The
+    first of these goes outside of all loops, where that is legal: the threads start once.
 
     Args:
         tried: the variables of the loops that were tried for other blocks of the nest; the loops
@@ -286,6 +289,8 @@ def spread_nest(
     ranges: dict[Var, Interval] = {}
     for depth, loop in enumerate(child.loops):
         inside = depth > 0
+        if inside and _spread_outside(sch, child, cores, depth, func):
+            return True
         small = steps(loop, ranges, lanes=not inside) < (SMALL_INSIDE if inside else SMALL)
         if small or loop.kind is not ForKind.SERIAL:
             return False
@@ -300,14 +305,14 @@ def spread_nest(
 
 
 def distribute_and_spread(
-    sch: Schedule, child: Child, jobs: int, func: str | None, tried: set[Var]
+    sch: Schedule, child: Child, jobs: int, func: str | None, tried: set[Var], cores: int
 ) -> bool:
     """Distribute the loops that a block shares with others, until `spread_nest` succeeds.
 
     The innermost shared loop is distributed first. Returns whether a loop was made parallel;
     otherwise the schedule is unchanged.
     """
-    if spread_nest(sch, child, jobs, func, tried):
+    if spread_nest(sch, child, jobs, func, tried, cores):
         return True
     before = len(sch.trace)
     while ForKind.PARALLEL not in {loop.kind for loop in child.loops}:
@@ -316,7 +321,7 @@ def distribute_and_spread(
         except ScheduleError:
             break
         child = child_of(sch, child.token)
-        if spread_nest(sch, child, jobs, func):
+        if spread_nest(sch, child, jobs, func, cores=cores):
             return True
     undo_to(sch, before)
     return False
@@ -329,6 +334,33 @@ def _spread(sch: Schedule, child: Child, func: str | None, depth: int, count: in
     try:
         handles = sch.get_loops(sch.get_block(child.block.name, func))[depth : depth + count]
         sch.parallel(sch.fuse(*handles) if count > 1 else handles[0])
+        return True
+    except ScheduleError:
+        undo_to(sch, before)
+        return False
+
+
+def _spread_outside(sch: Schedule, child: Child, cores: int, depth: int, func: str | None) -> bool:
+    """Move a loop of a nest outside of the serial loops around it, in `cores` parts, and run
+    the parts in parallel; False if a step is refused.
+
+        for t: for i in range(64): S    ->    for i_0 in parallel(2): for t: for i_1: S
+    """
+    loop = child.loops[depth]
+    size = as_int(loop.extent)
+    kinds = {outer.kind for outer in child.loops[:depth]}
+    if cores < 2 or kinds != {ForKind.SERIAL} or loop.kind is not ForKind.SERIAL or (size or 1) < 2:
+        return False
+    if any(outer.body is not inner for outer, inner in pairwise(child.loops[: depth + 1])):
+        return False
+    before = len(sch.trace)
+    try:
+        handles = sch.get_loops(sch.get_block(child.block.name, func))[: depth + 1]
+        part = handles[depth]
+        if size is None or size > cores:
+            part, _ = sch.split(part, [cores, None])
+        sch.reorder(part, *handles[:depth])
+        sch.parallel(part)
         return True
     except ScheduleError:
         undo_to(sch, before)

@@ -214,6 +214,35 @@ def test_plain_loops_get_vectors_and_threads():
     assert spaces and all("sch.enclose" in trace.as_python() for trace in spaces)
 
 
+STEPS_OF_TIME = """
+@T.prim_func
+def main(A: T.Buffer((64, 6, 96)), X: T.Buffer((64, 6, 96)), H: T.Buffer((64, 6, 96)),
+         I: T.Buffer((64,), "int32")):
+    for t in range(1, 64):
+        for b, d in T.grid(6, 96):
+            {store}
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "kinds"),
+    [
+        ("H[t, b, d] = T.max(H[t - 1, b, d] - A[t, b, d], X[t, b, d])", "parallel serial serial"),
+        ("H[I[t] % 64, b, d] = H[I[t] % 64, b, d] + X[t, b, d]", "parallel serial serial"),
+        ("H[t, b, d] = T.max(H[t - 1, 5 - b, d] - A[t, b, d], X[t, b, d])", "serial serial serial"),
+    ],
+)
+def test_columns_that_time_keeps_apart_are_spread_outside_of_time(store, kinds):
+    """Each core runs all steps of its columns, so that the threads start once."""
+    func = parse(STEPS_OF_TIME.format(store=store))
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    (block,) = sch.get_child_blocks(sch.get_block("root"))
+    found = [sch.get(loop).kind.value for loop in sch.get_loops(block)]
+    assert " ".join(found[:3]) == kinds
+    check_numbers(func, sch.mod, compiled=True)
+
+
 STEPS = """
 @T.prim_func
 def main(P: T.Buffer((8, 500), "float32"), G: T.Buffer((8, 500), "float32"),
