@@ -6,7 +6,7 @@ from metasched.codegen.arithmetic import compare, convert
 from metasched.codegen.emit import Emitter
 from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
-from metasched.ir.dtype import FLOAT32, DType
+from metasched.ir.dtype import BOOL, FLOAT32, DType
 from metasched.ir.expr import NE
 
 
@@ -43,3 +43,34 @@ def _i32(lanes: int) -> str:
 
 def _splat16(lanes: int) -> str:
     return literal(16, DType("uint32"), lanes).text
+
+
+def mangle(dtype: DType, lanes: int) -> str:
+    """The name of a vector type in the names of LLVM's intrinsics."""
+    names = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
+    element = memory_type(dtype)
+    return f"v{lanes}{names.get(element, element)}"
+
+
+def store_masked(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) -> None:
+    """Store neighbours from a pointer on, in the lanes where `mask` holds."""
+    lanes = value.lanes
+    typed = to_memory(e, value)
+    if memory_type(dtype) in ("i8", "i16", "i32"):
+        mask = _opaque(e, mask)
+    name = f"llvm.masked.store.{mangle(dtype, lanes)}.p0"
+    e.module.declare(name, f"void @{name}({memory_type(dtype, lanes)}, ptr, {mask.type})")
+    address = f"ptr align {dtype.bytes} {pointer.text}"
+    e.line(f"call void @{name}({typed}, {address}, {mask.typed})")
+
+
+def _opaque(e: Emitter, mask: Val) -> Val:
+    """Hide a constant mask from LLVM's optimiser.
+
+    LLVM 22 miscompiles some masked stores of truncated integers for x86 with AVX-512: if a constant
+    mask holds in one lane, the untruncated element is stored, which has more bytes.
+    """
+    if "%holds = alloca i1" not in e.allocas:
+        e.allocas += ["%holds = alloca i1", "store volatile i1 true, ptr %holds"]
+    holds = e.pure("load volatile i1, ptr %holds", BOOL, 1)
+    return e.both(mask, e.widen(holds, mask.lanes))

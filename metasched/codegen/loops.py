@@ -4,6 +4,7 @@ have parallel loops."""
 from __future__ import annotations
 
 from metasched.codegen.arithmetic import binary, compare
+from metasched.codegen.compaction import emit_compaction
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
@@ -71,6 +72,8 @@ def _dispatch(e: Emitter, node: For) -> None:
     if emit_fold(e, node, lambda x: _expr_reason(x, {node.var}) is None):
         return
     if emit_scan(e, node, lambda x: _expr_reason(x, {node.var}) is None):
+        return
+    if emit_compaction(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
         return
     threads = not e.serial and e.lane is None
     if threads and node.kind is ForKind.PARALLEL:

@@ -10,7 +10,7 @@ from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, convert, select
 from metasched.codegen.emit import Emitter, Lane
-from metasched.codegen.in_memory import from_memory, to_memory
+from metasched.codegen.in_memory import from_memory, mangle, store_masked, to_memory
 from metasched.codegen.interleaved import certain, interleaved, picked_apart, room
 from metasched.codegen.known_memory import Spot
 from metasched.codegen.runs import lane_numbers, limit_of, runs_of, spread, within_lanes
@@ -249,7 +249,7 @@ def _load_any(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
 
 def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
     kind = memory_type(dtype, mask.lanes)
-    name = f"llvm.masked.load.{_mangle(dtype, mask.lanes)}.p0"
+    name = f"llvm.masked.load.{mangle(dtype, mask.lanes)}.p0"
     e.module.declare(name, f"{kind} @{name}(ptr, {mask.type}, {kind})")
     text = (
         f"call {kind} @{name}(ptr align {dtype.bytes} {pointer.text}, {mask.typed}, "
@@ -390,19 +390,13 @@ def _gather(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:
     kind = memory_type(dtype, where.lanes)
     mask = literal(1, BOOL, where.lanes) if mask is None else mask
     pointers = _pointers(e, dtype, where)
-    name = f"llvm.masked.gather.{_mangle(dtype, where.lanes)}.v{where.lanes}p0"
+    name = f"llvm.masked.gather.{mangle(dtype, where.lanes)}.v{where.lanes}p0"
     e.module.declare(name, f"{kind} @{name}({pointers.type}, {mask.type}, {kind})")
     text = (
         f"call {kind} @{name}({pointers.type} align {dtype.bytes} {pointers.text}, "
         f"{mask.typed}, {kind} zeroinitializer)"
     )
     return from_memory(e, e.inline(text, dtype, where.lanes))
-
-
-def _mangle(dtype: DType, lanes: int) -> str:
-    names = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
-    element = memory_type(dtype)
-    return f"v{lanes}{names.get(element, element)}"
 
 
 # -- stores
@@ -438,14 +432,7 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
     elif mask is None and (where.lanes == 1 or (where.indices is None and where.stride == 1)):
         e.line(f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}")
     elif where.indices is None and where.stride == 1 and mask is not None:
-        typed = to_memory(e, value)
-        if memory_type(dtype) in ("i8", "i16", "i32"):
-            mask = _opaque(e, mask)
-        name = f"llvm.masked.store.{_mangle(dtype, where.lanes)}.p0"
-        kind = memory_type(dtype, where.lanes)
-        e.module.declare(name, f"void @{name}({kind}, ptr, {mask.type})")
-        address = f"ptr align {dtype.bytes} {where.pointer.text}"
-        e.line(f"call void @{name}({typed}, {address}, {mask.typed})")
+        store_masked(e, dtype, where.pointer, value, mask)
     elif mask is None and where.indices is None:
         for i in range(where.lanes):
             pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
@@ -468,18 +455,6 @@ def store_together(e: Emitter, stores: Sequence[BufferStore]) -> None:
     e.line(f"store {whole} {vectors.text}, ptr {where.pointer.text}, align {buffer.dtype.bytes}")
 
 
-def _opaque(e: Emitter, mask: Val) -> Val:
-    """Hide a constant mask from LLVM's optimiser.
-
-    LLVM 22 miscompiles some masked stores of truncated integers for x86 with AVX-512: if a constant
-    mask holds in one lane, the untruncated element is stored, which has more bytes.
-    """
-    if "%holds = alloca i1" not in e.allocas:
-        e.allocas += ["%holds = alloca i1", "store volatile i1 true, ptr %holds"]
-    holds = e.pure("load volatile i1, ptr %holds", BOOL, 1)
-    return e.both(mask, e.widen(holds, mask.lanes))
-
-
 def _store_where(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) -> None:
     yes, done = e.fresh_label("store"), e.fresh_label("stored")
     e.branch_if(mask, yes, done)
@@ -493,7 +468,7 @@ def _scatter(e: Emitter, dtype: DType, where: Place, value: Val, mask: Val | Non
     mask = literal(1, BOOL, where.lanes) if mask is None else mask
     pointers = _pointers(e, dtype, where)
     typed = to_memory(e, value)
-    name = f"llvm.masked.scatter.{_mangle(dtype, where.lanes)}.v{where.lanes}p0"
+    name = f"llvm.masked.scatter.{mangle(dtype, where.lanes)}.v{where.lanes}p0"
     kind = memory_type(dtype, where.lanes)
     e.module.declare(name, f"void @{name}({kind}, {pointers.type}, {mask.type})")
     address = f"{pointers.type} align {dtype.bytes} {pointers.text}"

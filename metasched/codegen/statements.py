@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metasched.codegen.arithmetic import binary, convert, negate
+from metasched.codegen.compaction import Packed, emit_packed
 from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import flat_index
 from metasched.codegen.interleaved import together
@@ -293,6 +294,6 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     SeqStmt: _seq, For: emit_for, While: _while, Break: _jump(1), Continue: _jump(0),
     Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
-    BlockRealize: _block, Block: _block, CHUNK: emit_chunk,
+    BlockRealize: _block, Block: _block, CHUNK: emit_chunk, Packed: emit_packed,
     Together: emit_together,
 }  # fmt: skip
