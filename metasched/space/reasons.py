@@ -22,11 +22,11 @@ from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import BufferStore, ForKind, IterKind
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, reads_memory
 from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.primitives.privatize_reduction import update_of
 from metasched.schedule.schedule import Schedule
-from metasched.space.loop_kinds import SMALL, steps
+from metasched.space.loop_kinds import SMALL, SMALL_INSIDE, steps
 from metasched.space.strides import contiguous, loads_run_along
 
 _MOST = 8  # design spaces that are looked at
@@ -99,9 +99,15 @@ def _serial(child: Child, scope: Scope) -> str:
         failure = carried_dependence(loop, scope)
         kind = loop_iter_kind(loop, scope.under(loop))
         if failure is None and kind is not IterKind.REDUCE:
+            if why and steps(loop) < SMALL_INSIDE:
+                continue  # threads would wait for each other more than they work
             return ""
         text = failure.message if failure is not None else _drives(loop.var.name, kind)
         why = why or text
+    at_run_time = [e for n in child.loops for e in n.exprs]
+    at_run_time += [e for r in child.block.writes for d in r.region for e in (d.min, d.extent)]
+    if why and any(map(reads_memory, at_run_time)):
+        why += "; if they never do, write the loop as T.parallel"
     return why
 
 

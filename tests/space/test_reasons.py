@@ -52,6 +52,21 @@ def f(A: T.Buffer((4096,), "float32")):
     assert second.startswith("block chain has no vector loop: different iterations of loop i may")
 
 
+def test_ranges_that_memory_holds_may_be_said_to_be_apart():
+    """The short loop inside is no place for threads; what is missing is named."""
+    source = """
+@T.prim_func
+def f(P: T.Buffer((4097,), "int32"), X: T.Buffer((9999,)), Y: T.Buffer((9999,))):
+    for i in {loop}(4096):
+        for p in range(P[i], P[i + 1]):
+            Y[p] = X[p] * T.float32(i)
+"""
+    (first,) = [n for n in notes(parse(source.format(loop="range"))) if "parallel" in n]
+    assert first.startswith("block Y has no parallel loop: different iterations of loop i may")
+    assert first.endswith("block Y writes Y[v_p]; if they never do, write the loop as T.parallel")
+    assert not [n for n in notes(parse(source.format(loop="T.parallel"))) if "parallel" in n]
+
+
 def test_an_update_without_init_is_summed_apart():
     assert notes(workloads.get("poly.gemm").func((32, 32, 32))) == []
 
@@ -158,7 +173,7 @@ def test_the_default_schedule_distributes_loops_for_vectors_and_threads():
     func = workloads.get("poly.bicg").func((200, 200))
     sch = Schedule(func)
     vectors_and_threads(func, TARGET).apply(sch)
-    assert kinds(sch, "bicg") == "serial serial vectorized"
+    assert kinds(sch, "bicg") == "parallel serial serial vectorized"
     assert kinds(sch, "bicg_q").split()[0] == ("parallel" if TARGET.num_cores > 1 else "serial")
 
 
