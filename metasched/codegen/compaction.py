@@ -59,7 +59,7 @@ def emit_compaction(
     """
     if node.kind is not ForKind.SERIAL or e.lane is not None or e.mask is not None:
         return False
-    if "avx512f" not in e.module.features:
+    if "avx512f" not in e.module.features or e.known_memory.disabled:  # shared memory
         return False
     found = match_compaction(node)
     if found is None or not all(map(plain, (found.condition, *(s.value for s in found.stores)))):

@@ -9,6 +9,7 @@ from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.scan import emit_scan
+from metasched.codegen.shifted import emit_shifted
 from metasched.codegen.team import emit_team, fits_team, holds_parallel, team_loop
 from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
@@ -74,6 +75,8 @@ def _dispatch(e: Emitter, node: For) -> None:
     if emit_scan(e, node, lambda x: _expr_reason(x, {node.var}) is None):
         return
     if emit_compaction(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
+        return
+    if emit_shifted(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
         return
     threads = not e.serial and e.lane is None
     if threads and node.kind is ForKind.PARALLEL:

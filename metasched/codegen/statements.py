@@ -12,6 +12,7 @@ from metasched.codegen.expressions import flat_index
 from metasched.codegen.interleaved import together
 from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
 from metasched.codegen.memory import store, store_together
+from metasched.codegen.shifted import InPlace, emit_in_place
 from metasched.codegen.signature import OUT_OF_MEMORY
 from metasched.codegen.team import Together, emit_together
 from metasched.codegen.tiles import tile_copy
@@ -294,6 +295,6 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     SeqStmt: _seq, For: emit_for, While: _while, Break: _jump(1), Continue: _jump(0),
     Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
-    BlockRealize: _block, Block: _block, CHUNK: emit_chunk, Packed: emit_packed,
-    Together: emit_together,
+    BlockRealize: _block, Block: _block, CHUNK: emit_chunk, Together: emit_together,
+    Packed: emit_packed, InPlace: emit_in_place,
 }  # fmt: skip
