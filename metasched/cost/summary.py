@@ -8,7 +8,7 @@ operations, its accesses) are cached on the statement, since replays share state
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import FINITE, IRModule
 from metasched.ir.op import Call, Effect, HardwareOp, called_instruction
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, fact
-from metasched.ir.visit import free_vars, loads_of
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, LetStmt, Stmt, fact
+from metasched.ir.visit import free_vars, loads_of, walk_exprs
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
 
@@ -155,6 +155,7 @@ class _Walker:
         self.views: dict[Buffer, BufferRegion] = {}
         self.bound: dict[Var, Expr | tuple[int, int]] = {}
         self.padded: dict[Buffer, tuple[tuple[Expr, ...], Expr]] = {}
+        self.beside: list[Expr] = []  # values that are computed before the next store
 
     def visit(self, stmt: Stmt, loops: list[Loop], notes: Notes) -> None:
         kind = type(stmt)
@@ -164,16 +165,32 @@ class _Walker:
             self._block(stmt, loops, notes)  # type: ignore[arg-type]
         elif kind is BufferStore:
             self._store(_facts_of(stmt), loops, notes)  # type: ignore[arg-type]
+        elif kind is LetStmt:
+            self._let(stmt, loops, notes)  # type: ignore[arg-type]
         elif kind is IfThenElse and stmt.orelse is None:  # type: ignore[attr-defined]
+            self._test(stmt.condition)  # type: ignore[attr-defined]
             tests = conditions(stmt.condition, self.bound)  # type: ignore[attr-defined]
             notes = notes._replace(tests=(*notes.tests, *tests))
             self.visit(stmt.then, loops, notes)  # type: ignore[attr-defined]
         elif kind is IfThenElse:
             for branch in stmt.stmts:
+                self._test(stmt.condition)  # type: ignore[attr-defined]
                 self.visit(branch, loops, notes._replace(share=notes.share / 2))
         else:
             for below in stmt.stmts:
                 self.visit(below, loops, notes)
+
+    def _let(self, let: LetStmt, loops: list[Loop], notes: Notes) -> None:
+        if not let.var.dtype.is_float:
+            self.strides[let.var] = index_stride(let.value, self.strides)
+            self.bound[let.var] = let.value
+        self.beside.append(let.value)
+        self.visit(let.body, loops, notes)
+
+    def _test(self, condition: Expr) -> None:
+        """A test of data costs its operations and loads; tests of loops cost steps of loops."""
+        if any(type(part) is BufferLoad or part.dtype.is_float for part in walk_exprs(condition)):
+            self.beside.append(condition)
 
     def _loop(self, loop: For, loops: list[Loop], notes: Notes) -> None:
         if loop.annotations:
@@ -227,6 +244,9 @@ class _Walker:
             self._store(_opaque_facts(block), loops, notes)
 
     def _store(self, facts: StoreFacts, loops: list[Loop], notes: Notes) -> None:
+        if self.beside:
+            facts = _with_values(facts, self.beside)
+            self.beside = []
         merged: dict[tuple[Buffer, frozenset[int]], TouchedBuffer] = {}
         for buffer, indices, writes in facts.accesses:
             dims = [index_stride(i, self.strides) for i in indices]
@@ -333,6 +353,15 @@ def _facts_of(store: BufferStore) -> StoreFacts:
         tuple(c * lanes for c in counts), tuple(accesses), inside, called, scalars, lanes,
         tuple(found for found in near if found[0]),
     )  # fmt: skip
+
+
+def _with_values(facts: StoreFacts, values: Sequence[Expr]) -> StoreFacts:
+    """The facts of a store that also computes other values: bindings and tests of data."""
+    counts, accesses = [0] * 16, list(facts.accesses)
+    for value in values:
+        _count(value, counts, accesses)
+    total = tuple(a + b for a, b in zip(facts.counts, counts, strict=True))
+    return replace(facts, counts=total, accesses=tuple(accesses))
 
 
 def _apart(here: Sequence[Expr], there: Sequence[Expr]) -> frozenset[int]:
