@@ -22,7 +22,6 @@ from metasched.errors import (
     TargetError,
     TuneError,
     brief,
-    shown_at_caller,
     warn,
 )
 from metasched.foreign import ANYTHING, failure, warned
@@ -72,7 +71,6 @@ EVENTS, MODEL = "events.jsonl", "model.npz"
 __all__ = ["EVENTS", "MODEL", "STORE", "tune", "tune_tasks"]
 
 
-@shown_at_caller
 @answered(TUNE_WORDS)
 def tune(
     func: Source,
@@ -136,7 +134,6 @@ def tune(
     )[label]  # fmt: skip
 
 
-@shown_at_caller
 @answered(TUNE_WORDS)
 def tune_tasks(
     tasks: Mapping[str, Source],

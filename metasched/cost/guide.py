@@ -29,7 +29,7 @@ OWN, OTHER, ESTIMATE = 2.4, 1.0, 3.0
 logarithm to base 2)."""
 PARTS = {
     "compute": 1.0, "loads": 2.0, "l1_l2": 0.5, "l2_l3": 0.5, "l3_memory": 0.5,
-    "loop_steps": 1.0, "launch": 2.0, "block.pages": 1.0,
+    "loop_steps": 1.0, "launch": 2.0, "block.pages": 2.0,
 }  # fmt: skip
 """Weights of the parts of the estimate. Traffic between caches overlaps with arithmetic for the
 most part; loads that the model counts as one cycle for `pipes` of them take longer."""

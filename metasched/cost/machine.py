@@ -121,7 +121,7 @@ def machine_features(
 
     launches = sum(c.launches for c in costs)
     bound = sum(c.bound / c.cores for c in costs)
-    pages = page_misses(main.nest, main.fits[1], machine) / main.cores
+    pages = sum(page_misses(c.nest, c.fits[1], machine) / c.cores for c in costs)
     row = [
         share(sum(c.compute / c.cores for c in costs)),
         share(sum(c.loads / c.cores for c in costs)),
@@ -167,11 +167,20 @@ def _places(cost: _Cost, machine: MachineModel) -> list[float]:
     near, far = cost.fits
     runs, pages = scattered(cost.nest, near)
     wide_runs, wide_pages = scattered(cost.nest, far)
-    moves = (m for m in cost.nest.outside if not m.asked)
-    ways = machine.page / machine.levels[0].bytes
-    conflicts = sum(m.set_conflicts(near, machine.page) for m in moves) * ways
-    numbers = (runs, pages, conflicts, wide_runs, wide_pages)
+    numbers = (runs, pages, _crowd(cost.nest, near, machine), wide_runs, wide_pages)
     return [log2(max(number, 2.0**-10)) for number in numbers]
+
+
+def _crowd(nest: Nest, depth: int, machine: MachineModel) -> float:
+    """What the `depth` innermost loops need of the fullest sets of the nearest cache, over the size
+    of these sets; one way of that cache is as large as a page."""
+    moves = (m for m in nest.outside if not m.asked)
+    ways = machine.levels[0].bytes / machine.page
+    return sum(m.set_conflicts(depth, machine.page) for m in moves) / ways
+
+
+def _lane_loops(order: list[Loop]) -> int:
+    return next((k for k, loop in enumerate(order) if loop.kind != "vectorized"), len(order))
 
 
 def _operations(store: Store, machine: MachineModel) -> float:
@@ -223,6 +232,8 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
             launches = total // products[k + 1]
     used = tasks / -(-tasks // machine.cores)
     fits = [within(nest, level) for level in machine.levels]
+    if not block.fold and _crowd(nest, block.depth, machine) > 1.0:
+        fits[0] = min(fits[0], _lane_loops(order))
     near, far, memory = (
         traffic(nest, k, machine.line) * ran / level.per_cycle
         for k, level in zip(fits, machine.levels, strict=True)

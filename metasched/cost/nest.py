@@ -102,19 +102,20 @@ def _still(nest: Nest, move: Footprint, k: int) -> int:
 
 
 def page_misses(nest: Nest, fits: int, machine: MachineModel) -> float:
-    """Cycles of page misses; none while all pages fit into the core's table.
+    """Cycles for the pages that a core looks up.
 
-    The `fits` innermost loops fit into the second cache: their pages are missed once for each time
-    these loops run.
+    The `fits` innermost loops fit into the second cache: they look up their pages once. Loops
+    around them use the same pages again as long as the core has all of them at hand.
     """
-    products = nest.products
+    products, depth = nest.products, fits
+    while depth < len(nest.order) and _pages(nest, depth) <= machine.pages:
+        depth += 1
     total = 0.0
-    pages = []
     for move in nest.outside:
-        k = _still(nest, move, fits)
-        pages.append(move.places(fits)[1])
-        if k == fits:
-            total += pages[-1] * (products[-1] / products[k])
-        elif k < len(nest.order):
-            total += move.places(k)[1] * (products[-1] / products[k])
-    return total * machine.page_miss if sum(pages) > machine.pages else 0.0
+        k = _still(nest, move, depth)
+        total += move.places(k)[1] * (products[-1] / products[k])
+    return total * machine.page_miss
+
+
+def _pages(nest: Nest, depth: int) -> float:
+    return sum(move.places(depth)[1] for move in nest.outside)

@@ -26,7 +26,6 @@ from metasched.errors import (
     ScheduleError,
     TypeMismatchError,
     brief,
-    shortened,
 )
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
@@ -404,10 +403,7 @@ def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Rec
 
     @functools.wraps(fn)
     def method(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
-        except MetaschedError as error:
-            raise shortened(error) from error.__cause__
+        return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
 
     return method
 

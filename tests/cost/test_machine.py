@@ -25,8 +25,8 @@ from metasched.workloads import get
 TARGET = Target.of("llvm -mcpu=haswell -num-cores=2")
 
 
-def machine(mod, target=TARGET):
-    values = dict(zip(FEATURE_NAMES, features(mod, target), strict=True))
+def machine(mod, target=TARGET, work=0.0):
+    values = dict(zip(FEATURE_NAMES, features(mod, target, work), strict=True))
     return {name: float(values[f"machine.{name}"]) for name in MACHINE_FEATURES}
 
 
@@ -292,9 +292,38 @@ def test_one_of_two_branches_runs():
                 {store} + 1
             else:
                 {store} - 1""")
+    always = f"""if B[vi, vj] < 3:
+                {store} + 1"""
     for what in ("compute", "loads", "loop_steps"):
-        one, both = machine(table(f"{store} + 1")), machine(half)
+        one, both = (machine(mod, work=1000.0) for mod in (table(always), half))
         assert one[what] == pytest.approx(both[what], abs=0.01), what
+
+
+def test_values_bound_before_a_store_cost_their_operations_and_loads():
+    bound = """x: T.int32 = A[vi, 64 - vj] * 3
+            y: T.int32 = x * x + x
+            A[vi, vj] = B[vi, vj] + y"""
+    written_out = "A[vi, vj] = B[vi, vj] + A[vi, 64 - vj] * 3"
+    plain, lets, inline = (
+        machine(table(text), work=1000.0) for text in ("A[vi, vj] = B[vi, vj]", bound, written_out)
+    )
+    assert lets["loads"] == pytest.approx(inline["loads"]) and lets["loads"] > plain["loads"]
+    assert lets["l1_l2"] == pytest.approx(inline["l1_l2"])
+    assert features(table(bound), TARGET)[FEATURE_NAMES.index("sum.int_mul")] > 0
+
+
+def test_a_test_of_data_costs_its_operations_and_loads():
+    value = "A[vi, vj] = 1"
+    tested = f"""if A[vi, 64 - vj] * B[vi, vj] > 3:
+                {value}"""
+    plain, both = (machine(table(text), work=1000.0) for text in (value, tested))
+    assert both["loads"] > plain["loads"] and both["compute"] > plain["compute"]
+
+
+def test_a_bound_index_moves_with_its_loops():
+    bound = """place: T.int32 = 63 - vj
+            A[vi, place] = B[vi, place]"""
+    assert machine(table(bound)) == machine(table("A[vi, 63 - vj] = B[vi, 63 - vj]"))
 
 
 def products(lanes: int):
@@ -420,6 +449,52 @@ def test_columns_of_a_wide_matrix_lie_in_many_pages():
     assert wide["block.crowd"] > near["block.crowd"] + 0.5
     rows, results = 4 + 1, 0  # the results are in registers
     assert machine(program())["block.runs"] == pytest.approx(np.log2(rows + results))
+
+
+def columns(rows: int, width: int) -> IRModule:
+    """Sums of `rows` neighbouring rows, one column after the other."""
+
+    @T.prim_func
+    def sums(A: T.Buffer((64, width), "float32"), B: T.Buffer((64,), "float32")):
+        for i, j, r in T.grid(64 // rows, 64, rows):
+            with T.block("B"):
+                vi = T.axis.spatial(64, i * rows + r)
+                vj = T.axis.opaque(64, j)
+                B[vi] = B[vi] + A[vi, vj]
+
+    sch = Schedule(sums)
+    sch.unroll(sch.get_loops("B")[-1])
+    return sch.mod
+
+
+def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
+    """Sixteen lines of one set of eight: each number of a line is loaded from the next cache."""
+    near, far = (machine(columns(16, width))["l1_l2"] for width in (1024 + 16, 1024))
+    assert far > near + 2.5
+    few = [machine(columns(4, width))["l1_l2"] for width in (1024 + 16, 1024)]
+    assert few[1] == pytest.approx(few[0], abs=0.1)
+
+
+def strips(width: int) -> IRModule:
+    """A copy of a matrix, a strip of columns after the other."""
+
+    @T.prim_func
+    def copy(A: T.Buffer((2048, 4096), "float32"), B: T.Buffer((2048, 4096), "float32")):
+        for s, i, j in T.grid(4096 // width, 2048, width):
+            with T.block("B"):
+                vi = T.axis.spatial(2048, i)
+                vj = T.axis.spatial(4096, s * width + j)
+                B[vi, vj] = A[vi, vj]
+
+    return Schedule(copy).mod
+
+
+def test_pages_are_looked_up_again_where_too_many_lie_between():
+    """Narrow strips return to a page after 4,095 others; whole rows stay in a page until its
+    end."""
+    narrow, wide, whole = (machine(strips(width))["block.pages"] for width in (16, 64, 4096))
+    assert narrow == pytest.approx(wide + 2.0, abs=0.1)
+    assert whole < narrow - 5.0
 
 
 def test_loops_that_are_unrolled_unasked_are_part_of_the_block():
