@@ -45,22 +45,29 @@ def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
 
 
 def clamped(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
-    """The loops that move the parts of a minimum or maximum in an index. Along these loops the
-    values of the index are not evenly spaced: overcompute reads the last element again and
-    again."""
+    """The loops that move the parts of a minimum, a maximum or a shifted remainder in an index.
+    Along these loops the values of the index are not evenly spaced: overcompute reads the last
+    element again and again, and neighbours on a ring start again from the first."""
     return frozenset(loop for limit in _limits(expr) for loop in _anything(limit, env))
 
 
 @lru_cache(maxsize=1 << 15)
 def _limits(expr: Expr) -> tuple[Expr, ...]:
-    """The minima and maxima in an expression."""
+    """The minima, maxima and shifted remainders in an expression. A remainder without a shift comes
+    from fused loops, whose lanes end where it does."""
     found, stack = [], [expr]
     while stack:
         part = stack.pop()
-        if type(part) is Min or type(part) is Max:
+        if type(part) is Min or type(part) is Max or _shifted(part):
             found.append(part)
         stack.extend(part.children)
     return tuple(found)
+
+
+def _shifted(part: Expr) -> bool:
+    if type(part) is not FloorMod or type(part.b) is not IntImm:
+        return False
+    return as_written(part.a).const % part.b.value != 0
 
 
 def _atom(atom: Expr, env: dict[Var, IndexStride]) -> IndexStride:

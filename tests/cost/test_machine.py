@@ -411,6 +411,8 @@ def main(A: T.Buffer((64, 128), "float32"), B: T.Buffer((64, 16), "float32")):
     assert free["block.gathers"] == ends["block.gathers"] == 0.0
     assert ends["loads"] > free["loads"] + 0.4 and rows["loads"] == ends["loads"]
     assert machine(program("T.min(2 * vj, 9)"))["block.gathers"] == 1.0
+    assert machine(program("(vj + 1) % 16"))["loads"] == ends["loads"]  # neighbours on a ring
+    assert machine(program("vj % 16"))["loads"] == free["loads"]
 
 
 def test_the_core_with_the_clamped_vectors_is_waited_for():
