@@ -99,7 +99,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "cost",
-        1980,
+        2000,
         "index_stride guard_fraction summary footprint nest machine features extractor quality "
         "prior ridge trees model line guide lightgbm",
     ),
