@@ -129,3 +129,19 @@ def test_other_updates_are_left_alone():
     few = HISTOGRAM.replace("20000", "300")
     _, found = spaces(few)
     assert not any("privatize_update" in steps(space) for space in found)
+
+
+def test_copies_of_a_plain_histogram_are_counted_apart_or_side_by_side():
+    """Side by side gains where the same element comes again at once, and takes vectors away from
+    what computes the indices."""
+    text = """
+@T.prim_func
+def f(X: T.Buffer((20000,), "float32"), H: T.Buffer((256,), "int32")):
+    for i in range(20000):
+        b = T.int32(X[i])
+        if b >= 0 and b < 256:
+            H[b] += 1
+"""
+    _, found = spaces(text)
+    copied = [s.as_python() for s in found if "privatize_update" in steps(s)]
+    assert sorted("interleave" in text for text in copied) == [False, True]

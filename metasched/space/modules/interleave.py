@@ -22,6 +22,7 @@ from metasched.ir.stmt import For, ForKind
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
+from metasched.space.modules.scatter import scattered
 from metasched.space.strides import contiguous
 from metasched.space.tiling import changed, uniform
 
@@ -35,7 +36,9 @@ class Interleave:
 
     For a leaf block without reduce iterators, of whose own loops one before the innermost is
     independent, and no independent loop is contiguous in memory. Offers the iterations of the last
-    independent loop in unrolled groups; a group of one is the unchanged program.
+    independent loop in unrolled groups; a group of one is the unchanged program. An update whose
+    elements memory names waits for another only where both name one element: beside groups, it
+    gets a space of its own.
 
     Attributes:
         together: choices of how many iterations run side by side.
@@ -55,7 +58,8 @@ class Interleave:
         rows = _rows_of(sch, child)
         if rows is None:
             return [sch]
-        return changed(sch, partial(self._apply, block, rows)) or [sch]
+        found = changed(sch, partial(self._apply, block, rows))
+        return [*found, sch] if scattered(realize.block) else found or [sch]
 
     def _apply(self, block: BlockRV, rows: int, sch: Schedule) -> None:
         loops = sch.get_loops(block)
