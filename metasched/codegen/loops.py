@@ -3,6 +3,7 @@ have parallel loops."""
 
 from __future__ import annotations
 
+from metasched.codegen.ahead import emit_ahead
 from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.compaction import emit_compaction
 from metasched.codegen.emit import Emitter, Lane
@@ -77,6 +78,8 @@ def _dispatch(e: Emitter, node: For) -> None:
     if emit_compaction(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
         return
     if emit_shifted(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
+        return
+    if emit_ahead(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
         return
     threads = not e.serial and e.lane is None
     if threads and node.kind is ForKind.PARALLEL:

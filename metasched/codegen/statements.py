@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from metasched.codegen.ahead import Ahead, emit_ahead_of_updates
 from metasched.codegen.arithmetic import binary, convert, negate
 from metasched.codegen.compaction import Packed, emit_packed
 from metasched.codegen.emit import Emitter
@@ -296,5 +297,5 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
     BlockRealize: _block, Block: _block, CHUNK: emit_chunk, Together: emit_together,
-    Packed: emit_packed, InPlace: emit_in_place,
+    Packed: emit_packed, InPlace: emit_in_place, Ahead: emit_ahead_of_updates,
 }  # fmt: skip
