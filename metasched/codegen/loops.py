@@ -9,6 +9,7 @@ from metasched.codegen.compaction import emit_compaction
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
+from metasched.codegen.rare import emit_rare
 from metasched.codegen.scan import emit_scan
 from metasched.codegen.shifted import emit_shifted
 from metasched.codegen.team import emit_team, fits_team, holds_parallel, team_loop
@@ -80,6 +81,8 @@ def _dispatch(e: Emitter, node: For) -> None:
     if emit_shifted(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
         return
     if emit_ahead(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
+        return
+    if emit_rare(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
         return
     threads = not e.serial and e.lane is None
     if threads and node.kind is ForKind.PARALLEL:

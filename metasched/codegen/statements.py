@@ -13,6 +13,7 @@ from metasched.codegen.expressions import flat_index
 from metasched.codegen.interleaved import together
 from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
 from metasched.codegen.memory import store, store_together
+from metasched.codegen.rare import Tested, emit_tested
 from metasched.codegen.shifted import InPlace, emit_in_place
 from metasched.codegen.signature import OUT_OF_MEMORY
 from metasched.codegen.team import Together, emit_together
@@ -298,4 +299,5 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
     BlockRealize: _block, Block: _block, CHUNK: emit_chunk, Together: emit_together,
     Packed: emit_packed, InPlace: emit_in_place, Ahead: emit_ahead_of_updates,
+    Tested: emit_tested,
 }  # fmt: skip
