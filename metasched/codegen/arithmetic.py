@@ -34,7 +34,7 @@ from metasched.ir.expr import (
     wrap,
 )  # fmt: skip
 
-_FLOAT_OP = {Add: "fadd contract", Sub: "fsub contract", Mul: "fmul contract", Div: "fdiv"}
+_FLOAT_OP = {Add: "fadd", Sub: "fsub", Mul: "fmul", Div: "fdiv"}
 _INT_OP = {Add: "add", Sub: "sub", Mul: "mul"}
 _FOLD: dict[type[BinaryOp], Callable[[int, int], int]] = {
     Add: lambda a, b: a + b,
@@ -58,7 +58,7 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
         rule = _FLOAT_RULES.get(kind)
         if rule is not None:
             return rule(e, a, b)
-        op = f"{_FLOAT_OP[kind]}{e.flags}"
+        op = f"{_FLOAT_OP[kind]}{'' if e.unfused or kind is Div else ' contract'}{e.flags}"
         result = e.pure(f"{op} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
         return round_bfloat(e, result)
     if a.const is not None and b.const is not None:

@@ -82,6 +82,7 @@ class Emitter:
         elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
         mask: which lanes are active, None for all.
+        unfused: whether a product is rounded before it is added to something.
         known_memory: the values known to be in memory at the current place.
         team: the threads that run the function together, None where one thread runs it.
         stack: the number of elements at each pointer to memory on the stack.
@@ -110,6 +111,7 @@ class Emitter:
         self.elements: dict[Var, DType] = {}
         self.lane: Lane | None = None
         self.mask: Val | None = None
+        self.unfused = False
         self.team: Team | None = None
         self.loops: list[tuple[str, str]] = []
         self.heap: list[str] = []

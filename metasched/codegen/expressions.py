@@ -85,8 +85,14 @@ def _not(e: Emitter, node: Not) -> Val:
 
 
 def _cast(e: Emitter, node: Cast) -> Val:
+    """Emit a cast. What is cut to an index is rounded after each operation, as in NumPy: two places
+    that compute the index, one with fused operations, would disagree near whole numbers."""
+    dtype, around = node.dtype.scalar, e.unfused
+    e.unfused |= dtype.is_int and dtype.bits >= 32 and node.value.dtype.is_float
     value = clamped_cast(e, node) or load_halves(e, node)
-    return convert(e, e.value(node.value), node.dtype.scalar) if value is None else value
+    result = convert(e, e.value(node.value), dtype) if value is None else value
+    e.unfused = around
+    return result
 
 
 def _select(e: Emitter, node: ir.Select) -> Val:

@@ -44,3 +44,24 @@ def test_float16_is_rounded_to_even(loop):
     assert call(build(NARROW.format(count=len(a), kind="float16", loop=loop)), a, out) == 0
     np.testing.assert_array_equal(out, np.array([*HALF.values(), np.nan], np.float16))
     np.testing.assert_array_equal(np.signbit(out[:-1]), np.signbit(list(HALF.values())))
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+def test_an_index_from_floats_is_the_one_of_numpy(loop):
+    """A fused product would cut these to 0."""
+    source = """
+@T.prim_func
+def main(A: T.Buffer((512,), "float32"), D: T.Buffer((512,), "float32"),
+         B: T.Buffer((512,), "int32")):
+    for i in T.{loop}(512):
+        with T.block("B"):
+            vi = T.axis.spatial(512, i)
+            B[vi] = T.Cast("int32", A[vi] * T.float32(0.7) - D[vi])
+"""
+    count = np.arange(1, 513, dtype=np.float32)
+    a, d = count * 10, count * 7 - 1
+    assert ((a * np.float32(0.7) - d).astype(np.int32) == 1).all()
+    assert ((a.astype(np.float64) * np.float32(0.7) - d).astype(np.int32) == 0).all()
+    out = np.zeros(len(a), np.int32)
+    assert call(build(source.format(loop=loop)), a, d, out) == 0
+    assert out.tolist() == [1] * len(a)

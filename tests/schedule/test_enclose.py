@@ -375,12 +375,49 @@ def variables(A: T.Buffer((6, 8), "float32"), n: T.Buffer((6,), "int32"),
         C[i, last] = scale
 
 
-def test_a_variable_above_a_loop_is_memory_unless_an_index_mentions_it():
+def test_a_variable_above_a_loop_is_memory_or_its_value_where_an_index_mentions_it():
     sch = Schedule(variables, check=True)
     sch.enclose("root")
     script = sch.script()
-    assert "scale = T.alloc_buffer((1,)" in script and "last: T.int32 = " in script
+    assert "scale = T.alloc_buffer((1,)" in script and "A[v_i, n[v_i] % 8]" in script
     check_transform(variables, sch)
+
+
+@T.prim_func
+def interpolated(A: T.Buffer((9, 8), "float32"), x: T.Buffer((6,), "float32"),
+                 C: T.Buffer((6, 8), "float32")):  # fmt: skip
+    for i in range(6):
+        p = T.min(T.max(x[i], T.float32(0)), T.float32(0.9)) * T.float32(8)
+        row = T.int32(p)
+        part = p - T.float32(row)
+        for j in range(8):
+            C[i, j] = A[row, j] * (T.float32(1) - part) + A[row + 1, j] * part
+
+
+def test_a_row_that_each_iteration_computes_does_not_keep_its_statements_together():
+    sch = Schedule(interpolated, check=True)
+    part, out = sch.enclose("root")
+    sch.expand_buffer(part, 0, sch.get_loops(part)[0])
+    sch.fission(sch.get_loops(part)[0])
+    sch.parallel(sch.get_loops(out)[0])
+    sch.vectorize(sch.get_loops(out)[1])
+    check_transform(interpolated, sch)
+
+
+@pytest.mark.parametrize(
+    "value, after",
+    [("n[i]", "n[i] = A[i, i + 1]"), ("T.int32(T.exp(T.float32(n[i])))", "C[i] = 1")],
+    ids=["memory-changes", "expensive"],
+)
+def test_a_variable_in_an_index_stays_where_its_value_cannot_take_its_place(value: str, after: str):
+    func = parse(
+        '@T.prim_func\ndef f(n: T.Buffer((6,), "int32"), A: T.Buffer((6, 9), "int32"), '
+        f'C: T.Buffer((6,), "int32")):\n    for i in range(6):\n        r = {value}\n'
+        f"        {after}\n        for j in range(2):\n            C[i] += A[i, r + j]\n"
+    )
+    sch = Schedule(func, check=True)
+    sch.enclose("root")
+    assert "r: T.int32 = " in sch.script()
 
 
 @T.prim_func

@@ -17,6 +17,7 @@ from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import TRUE, Expr, as_expr
+from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Allocate,
     Block,
@@ -38,7 +39,15 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import free_vars, jumps, loads_of, substitute, transform, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    jumps,
+    loads_of,
+    substitute,
+    transform,
+    walk_exprs,
+    walk_stmts,
+)
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
@@ -46,6 +55,11 @@ from metasched.schedule.state import State
 
 _STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt)
 _AROUND = (Allocate, SeqStmt, For, IfThenElse, LetStmt)
+_CHEAP = {
+    *("floor", "ceil", "round", "nearbyint", "trunc", "abs", "if_then_else", "likely", "popcount"),
+    *("shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
+}
+"""Functions that cost a few cycles."""
 
 
 @primitive(of_block=ways.plain())
@@ -55,7 +69,8 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
     where they are; a condition, a variable, a `while` or a `for` with a break goes into the block
     with the stores below it if no other `for` stands there. A variable above a `for` becomes memory
-    of one element, unless loops or indices mention it. The statements below `if c: continue` become
+    of one element. Where loops or indices mention it, its value takes its place, if the value is
+    cheap and does not change below. The statements below `if c: continue` become
     the other branch of the condition. An update in a condition, whose loops may run in any order,
     becomes an update by a choice: `S = S + T.Select(c, x, 0)`.
 
@@ -107,7 +122,8 @@ def _with_memory(state: State, stmt: Stmt) -> Stmt:
     """The statements outside of blocks, where each variable above a loop is memory of one element:
     a variable around loops would keep them together.
 
-    Variables that loops or indices mention stay, and so do those below parallel loops and vectors.
+    Where loops or indices mention a variable, its value takes its place, or the variable stays (see
+    `_is_steady`). Variables below parallel loops and vectors stay, too.
     """
     if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
         return stmt
@@ -116,8 +132,10 @@ def _with_memory(state: State, stmt: Stmt) -> Stmt:
     parts = [_with_memory(state, part) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
     new = stmt if same else stmt.rebuild(parts, stmt.exprs)
-    if not isinstance(new, LetStmt) or not _is_value(new):
+    if not isinstance(new, LetStmt):
         return new
+    if not _is_value(new):
+        return substitute(new.body, {new.var: new.value}) if _is_steady(new) else new
     buffer = state.fresh_buffer(new.var.name, (as_expr(1),), new.var.dtype, "local")
     zero = (as_expr(0),)
     body = substitute(new.body, {new.var: BufferLoad(buffer, zero)})
@@ -133,6 +151,17 @@ def _is_value(stmt: LetStmt) -> bool:
     places += [i for s in inner if isinstance(s, BufferStore) for i in s.indices]
     places += [i for s in inner for e in s.exprs for load in loads_of(e) for i in load.indices]
     return all(stmt.var not in free_vars(e) for e in places)
+
+
+def _is_steady(stmt: LetStmt) -> bool:
+    """Whether the value of a variable may stand in its place: cheap, and the same everywhere below,
+    where nothing stores to the memory that the value reads."""
+    called = [x.op.name for x in walk_exprs(stmt.value) if isinstance(x, Call)]
+    read = {load.buffer.data for load in loads_of(stmt.value)}
+    inner = list(walk_stmts(stmt.body))
+    written = {s.buffer.data for s in inner if isinstance(s, BufferStore)}
+    written |= {r.buffer.data for s in inner if isinstance(s, Block) for r in s.writes}
+    return read.isdisjoint(written) and set(called) <= _CHEAP
 
 
 def _with_updates(stmt: Stmt, updates: Updates) -> Stmt:
