@@ -33,7 +33,7 @@ from metasched.analysis.access import (
 from metasched.analysis.any_order import depends_on_order
 from metasched.analysis.cover import bound_regions, loop_ranges
 from metasched.analysis.failure import Failure
-from metasched.analysis.guards import load_guards, predicate_guards, tight
+from metasched.analysis.guards import access_guards, predicate_guards, tight
 from metasched.analysis.instances import Place, bare, stays_equal
 from metasched.analysis.overlap import Kept, Outside, Side, overlap_distances
 from metasched.analysis.polyhedra import never_ahead
@@ -171,7 +171,7 @@ def _in_body(child: Child, guards: tuple[Linear, ...], among: frozenset[Buffer])
             continue
         box = bound_access(access, child)
         inner = access.inner
-        known = guards + load_guards(child, access)
+        known = guards + access_guards(child, access)
         yield Touch(access.buffer, access.is_write, where, box, access.loops, inner, guards=known)
 
 

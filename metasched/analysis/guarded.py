@@ -99,7 +99,7 @@ def guarded_reads(block: Block) -> tuple[Read, ...] | None:
     """
     if not transparent(block):
         return None
-    written = {s.buffer for s in walk_stmts(block) if isinstance(s, BufferStore)}
+    written = _written(block)
     found: dict[Read, None] = {}
     for part in block.stmts:
         for read in _in_stmt(part):
@@ -110,23 +110,48 @@ def guarded_reads(block: Block) -> tuple[Read, ...] | None:
     return tuple(found)
 
 
+@fact
+def store_conditions(block: Block) -> tuple[tuple[BufferStore, tuple[Expr, ...]], ...]:
+    """The stores in a block's init and body, variables replaced by their values, with the
+    conditions around them that the block leaves as they are (cached)."""
+    written = _written(block)
+    return tuple(
+        (stmt, tuple(c for c in known if not _loads(c, written)))
+        for part in block.stmts
+        for stmt, known, _ in _placed(part)
+        if isinstance(stmt, BufferStore)
+    )
+
+
+def _written(block: Block) -> set[Buffer]:
+    return {s.buffer for s in walk_stmts(block) if isinstance(s, BufferStore)}
+
+
 def _loads(expr: Expr, buffers: set[Buffer]) -> bool:
     return any(load.buffer in buffers for load in loads_of(expr))
 
 
+_Loops: TypeAlias = "tuple[tuple[Var, Expr, Expr], ...]"
+
+
 def _in_stmt(top: Stmt) -> Iterator[Read | None]:
     """Every load below a statement; None for a statement that cannot be analysed."""
-    stack: list[tuple[Stmt, tuple[Expr, ...], tuple[tuple[Var, Expr, Expr], ...]]] = [(top, (), ())]
-    while stack:
-        stmt, known, loops = stack.pop()
-        if isinstance(stmt, LetStmt):
-            yield from _in_expr(stmt.value, known, loops)
-            stack.append((substitute(stmt.body, {stmt.var: stmt.value}), known, loops))
-            continue
+    for stmt, known, loops in _placed(top):
         for expr in stmt.exprs:
             yield from _in_expr(expr, known, loops)
         if isinstance(stmt, While):
             yield None
+
+
+def _placed(top: Stmt) -> Iterator[tuple[Stmt, tuple[Expr, ...], _Loops]]:
+    """Every statement below a statement, where the values of variables replace them, with the
+    conditions and the loops around it."""
+    stack: list[tuple[Stmt, tuple[Expr, ...], _Loops]] = [(top, (), ())]
+    while stack:
+        stmt, known, loops = stack.pop()
+        yield stmt, known, loops
+        if isinstance(stmt, LetStmt):
+            stack.append((substitute(stmt.body, {stmt.var: stmt.value}), known, loops))
         elif isinstance(stmt, For):
             stack.append((stmt.body, known, (*loops, (stmt.var, stmt.min, stmt.extent))))
         elif isinstance(stmt, IfThenElse):
@@ -137,9 +162,7 @@ def _in_stmt(top: Stmt) -> Iterator[Read | None]:
             stack += [(part, known, loops) for part in stmt.stmts]
 
 
-def _in_expr(
-    top: Expr, known: tuple[Expr, ...], loops: tuple[tuple[Var, Expr, Expr], ...]
-) -> Iterator[Read | None]:
+def _in_expr(top: Expr, known: tuple[Expr, ...], loops: _Loops) -> Iterator[Read | None]:
     """Every load of an expression; of `if_then_else` only one side is evaluated."""
     if not loads_of(top):
         return

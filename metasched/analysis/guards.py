@@ -1,7 +1,7 @@
 """Guards: conditions as linear forms that are at most 0 where the condition holds.
 
 The predicate of a block guards all accesses of the block. A condition in the body guards the loads
-below the condition.
+and stores below the condition. An equality is two forms: of both signs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import inf
 
 from metasched.analysis.access import Access
-from metasched.analysis.guarded import guarded_reads
+from metasched.analysis.guarded import guarded_reads, store_conditions
 from metasched.analysis.overlap import Kept
 from metasched.analysis.scope import Child
 from metasched.arith.affine import Ranges, form_interval, interval, linear
@@ -30,36 +30,44 @@ def predicate_guards(child: Child) -> tuple[Linear, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def _guards_of(predicate: Expr) -> tuple[Linear, ...]:
-    forms = (_form(part, {}) for part in conjuncts(predicate))
-    return tuple(form for form in forms if form is not None)
+    return tuple(form for part in conjuncts(predicate) for form in _forms(part, {}))
 
 
-def _form(part: Expr, ranges: Ranges) -> Linear | None:
-    """The linear form that is at most 0 where a condition holds; None if there is none.
+def _forms(part: Expr, ranges: Ranges) -> tuple[Linear, ...]:
+    """The linear forms that are at most 0 where a condition holds.
 
     `f != c` gives a form if c is an end of the interval of `f` under `ranges`: `f` then lies on one
     side of c.
     """
-    if not isinstance(part, (LT, LE, GT, GE, NE)) or not part.a.dtype.is_int or loads_of(part):
-        return None
+    if not isinstance(part, Compare) or not part.a.dtype.is_int or loads_of(part):
+        return ()
     low, high = (part.b, part.a) if isinstance(part, (GT, GE)) else (part.a, part.b)
     gap = linear(low).plus(linear(high), -1)
+    if not gap.terms:
+        return ()
+    if isinstance(part, EQ):
+        return gap, gap.scaled(-1)
     if isinstance(part, NE):
         ends = form_interval(gap, ranges)
         if 0 not in ends:
-            return None
+            return ()
         gap = gap.scaled(-1) if ends[0] == 0 else gap
-    return gap.shifted(int(isinstance(part, (LT, GT, NE)))) if gap.terms else None
+    return (gap.shifted(int(isinstance(part, (LT, GT, NE)))),)
 
 
 @fact
 def _conditions(block: Block) -> dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]]:
-    """For each element, the conditions that hold at every load of it in the body (cached)."""
+    """For each element, the conditions that hold at every load and store of it in the body
+    (cached)."""
     found: dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]] = {}
-    for read in guarded_reads(block) or ():
-        parts = frozenset(p for c in read.conditions for p in _parts(c))
-        key = read.buffer, read.indices
-        found[key] = found.get(key, parts) & parts
+    reads = guarded_reads(block)
+    if reads is None:
+        return found
+    uses = [(read.buffer, read.indices, read.conditions) for read in reads]
+    uses += [(s.buffer, s.indices, known) for s, known in store_conditions(block)]
+    for buffer, indices, conditions in uses:
+        parts = frozenset(p for c in conditions for p in _parts(c))
+        found[buffer, indices] = found.get((buffer, indices), parts) & parts
     return found
 
 
@@ -81,17 +89,16 @@ def _parts(condition: Expr) -> list[Expr]:
     return [condition]
 
 
-def load_guards(child: Child, access: Access) -> tuple[Linear, ...]:
-    """The forms, over loop variables, that are at most 0 by the conditions around a load."""
-    if access.is_write:
-        return ()
+def access_guards(child: Child, access: Access) -> tuple[Linear, ...]:
+    """The forms, over loop variables, that are at most 0 by the conditions around all accesses of
+    the element in the body."""
     domains = {v.var: v.dom for v in child.block.iter_vars}
     spans = {v: interval(d.min + d.extent - 1, {}) for v, d in domains.items()}
     ranges = {v: (interval(d.min, {})[0], spans[v][1]) for v, d in domains.items()}
     parts = _conditions(child.block).get((access.buffer, access.indices), frozenset())
-    forms = (_form(part, ranges) for part in sorted(parts, key=str))
     bound = child.realize.bindings
-    return tuple(_over_loops(form, bound) for form in forms if form is not None)
+    forms = (form for part in sorted(parts, key=str) for form in _forms(part, ranges))
+    return tuple(_over_loops(form, bound) for form in forms)
 
 
 def _over_loops(form: Linear, bound: Mapping[Var, Expr]) -> Linear:
@@ -104,6 +111,13 @@ def _over_loops(form: Linear, bound: Mapping[Var, Expr]) -> Linear:
 
 def tight(guards: Iterable[Linear], ranges: Ranges) -> dict[frozenset[tuple[Expr, int]], Kept]:
     """The guards that are tighter than the ranges of their loops, keyed by their terms."""
-    spans = ((form, form_interval(form, ranges)) for form in guards)
-    tight = ((form, low) for form, (low, high) in spans if low > -inf and high > 0)
-    return {frozenset(form.terms.items()): (form, (low, 0)) for form, low in tight}
+    found: dict[frozenset[tuple[Expr, int]], Kept] = {}
+    known = [(form, form_interval(form, ranges)) for form in guards]
+    for form, (low, high) in known:
+        opposite = form.scaled(-1)
+        for other, _ in known:  # -form + c <= 0: the form is at least c
+            if other.terms == opposite.terms:
+                low = max(low, other.const - opposite.const)
+        if low > -inf and high > 0:
+            found[frozenset(form.terms.items())] = form, (low, 0)
+    return found

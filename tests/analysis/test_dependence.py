@@ -635,3 +635,38 @@ def test_a_load_outside_of_the_condition_counts() -> None:
     text = CHAINS.format(test="vj == 0").replace("A[vi],", "A[vi] + B[vi * 8 + vj],")
     sentence = r"different iterations of loop i may touch the same element of B"
     refused(carried(parse(text), "i"), "carried-dependence", sentence)
+
+
+COLOURS = """
+@T.prim_func
+def f(A: T.Buffer(({n}, {n}), "float32")):
+    for c, i, j in T.grid(2, {n}, {n}):
+        with T.block("A"):
+            vc = T.axis.opaque(2, c)
+            vi, vj = T.axis.opaque({n}, i), T.axis.opaque({n}, j)
+            if ({which}) % 2 == vc:
+                A[vi, vj] = A[vi, vj] + A[(vi + 1) % {n}, vj] + A[vi, (vj + {n} - 1) % {n}]
+"""
+
+
+def test_elements_of_two_colours_are_updated_in_any_order() -> None:
+    func = parse(COLOURS.format(n=8, which="vi + vj"))
+    assert carried(func, "i") is None
+    assert carried(func, "j") is None
+    sentence = r"different iterations of loop c may touch the same element of A"
+    refused(carried(func, "c"), "carried-dependence", sentence)
+
+
+@pytest.mark.parametrize(
+    "n, which", [(9, "vi + vj"), (8, "vi + 2 * vj"), (8, "vi // 2 + vj"), (8, "vi * vj")]
+)
+def test_neighbours_of_one_colour_keep_their_order(n: int, which: str) -> None:
+    func = parse(COLOURS.format(n=n, which=which))
+    sentence = r"different iterations of loop [ij] may touch the same element of A"
+    refused(carried(func, "i") or carried(func, "j"), "carried-dependence", sentence)
+
+
+def test_a_store_outside_of_the_condition_counts() -> None:
+    text = COLOURS.format(n=8, which="vi + vj") + "            A[vi, vj] = A[vi, vj] * 2.0\n"
+    sentence = r"different iterations of loop i may touch the same element of A"
+    refused(carried(parse(text), "i"), "carried-dependence", sentence)

@@ -18,6 +18,10 @@ from metasched.analysis.scope import Scope
 from metasched.arith.affine import linear
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import (
+    EQ,
+    GE,
+    LT,
+    NE,
     TRUE,
     Add,
     Expr,
@@ -28,10 +32,20 @@ from metasched.ir.expr import (
     Sub,
     Var,
     as_expr,
+    compare,
     floordiv,
     floormod,
 )
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, seq
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IfThenElse,
+    IterVar,
+    Stmt,
+    seq,
+)
 
 X = Buffer.of("X", (1 << 20,))
 Y = Buffer.of("Y", (1 << 10, 1 << 10))
@@ -48,6 +62,14 @@ def value(expr: Expr, env: dict[Var, int]) -> int:
     if kind in (Add, Sub):
         return a + b if kind is Add else a - b
     return {Mul: a * b, FloorDiv: a // (b or 1), FloorMod: a % (b or 1)}[kind]
+
+
+def holds(condition: Expr, env: dict[Var, int]) -> bool:
+    """Whether a comparison of index expressions holds."""
+    if isinstance(condition, IntImm):
+        return bool(condition.value)
+    a, b = (value(e, env) for e in condition.children)
+    return {EQ: a == b, NE: a != b, LT: a < b, GE: a >= b}[type(condition)]
 
 
 @st.composite
@@ -78,11 +100,12 @@ def indices(draw: st.DrawFn, names: list[Var]) -> Expr:
 
 @dataclass
 class Step:
-    """A block that writes one element and reads another."""
+    """A block that writes one element and reads another, where a condition holds."""
 
     realize: BlockRealize
     write: BufferLoad
     read: BufferLoad | None
+    condition: Expr = TRUE
 
 
 @dataclass
@@ -103,6 +126,8 @@ class Program:
                     for v, e in zip(block.iter_vars, step.realize.iter_values, strict=True)
                 }
                 loads = [(step.write, True), (step.read, False)]
+                if not holds(step.condition, env):
+                    loads = []
                 touched = [
                     ((x.buffer, tuple(value(i, env) for i in x.indices)), w)
                     for x, w in loads
@@ -135,14 +160,19 @@ def programs(draw: st.DrawFn) -> Program:
         write = element()
         read = element() if draw(st.booleans()) else None
         stored = as_expr(1.0) if read is None else read
+        condition: Expr = TRUE
+        if draw(st.booleans()):
+            kind = draw(st.sampled_from([EQ, EQ, NE, LT, GE]))
+            condition = compare(kind, draw(indices(iters)), as_expr(draw(st.integers(0, 2))))
+        store: Stmt = BufferStore(buffer, stored, write.indices)
         block = Block(
             "b",
             tuple(IterVar(v, Range.of(0, e)) for v, e in zip(iters, extents, strict=True)),
             () if read is None else (BufferRegion.point(buffer, read.indices),),
             (BufferRegion.point(buffer, write.indices),),
-            BufferStore(buffer, stored, write.indices),
+            store if condition is TRUE else IfThenElse(condition, store),
         )
-        steps.append(Step(BlockRealize(bindings, TRUE, block), write, read))
+        steps.append(Step(BlockRealize(bindings, TRUE, block), write, read, condition))
     body: Stmt = seq([s.realize for s in steps])
     for v, e in zip(reversed(names), reversed(extents), strict=True):
         body = For.serial(v, e, body)
