@@ -2,6 +2,8 @@
 
     if c: A[i] = x else: A[i] = y  ->  A[i] = Select(c, x, y)
 
+Branches may hold several stores, to the same places in turn.
+
 A branch that depends on data is mispredicted. LLVM keeps a branch that loads: the load might fail
 in the other case. Here every load is proved to stay in its buffer. Branches with much work stay,
 and branches that call or divide.
@@ -18,8 +20,8 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Expr, Select, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BufferStore, For, IfThenElse, Stmt
-from metasched.ir.visit import free_vars, map_body, transform, walk_exprs, walk_stmts
+from metasched.ir.stmt import Block, BufferStore, For, IfThenElse, SeqStmt, Stmt, seq
+from metasched.ir.visit import free_vars, loads_of, map_body, transform, walk_exprs, walk_stmts
 
 MOST = 16
 """The most operations and loads of the two values together, without those of their indices."""
@@ -51,21 +53,42 @@ def _ranges(body: Stmt) -> dict[Var, Interval]:
 
 
 def _chosen(ranges: dict[Var, Interval], stmt: Stmt) -> Stmt | None:
-    if not isinstance(stmt, IfThenElse):
+    if not isinstance(stmt, IfThenElse) or stmt.condition.dtype.lanes > 1:
         return None
+    pairs = _pairs(stmt)
+    if pairs is None or not all(_is_chosen(ranges, *pair) for pair in pairs):
+        return None
+    return seq([_choice(stmt.condition, *pair) for pair in pairs])
+
+
+def _choice(condition: Expr, then: BufferStore, orelse: BufferStore) -> BufferStore:
+    return BufferStore(then.buffer, Select(condition, then.value, orelse.value), then.indices)
+
+
+def _pairs(stmt: IfThenElse) -> list[tuple[BufferStore, BufferStore]] | None:
+    """The stores of both branches; None if they store other than to the same places in turn, or
+    several stores and what they, or the condition, read of their buffers."""
     then, orelse = stmt.then, stmt.orelse
-    if not isinstance(then, BufferStore) or not isinstance(orelse, BufferStore):
+    sides = [s.items if isinstance(s, SeqStmt) else (s,) for s in (then, orelse)]
+    if len(sides[0]) != len(sides[1]):
         return None
-    if then.buffer is not orelse.buffer or then.indices != orelse.indices:
-        return None
-    if then.predicate is not None or orelse.predicate is not None:
-        return None
-    if stmt.condition.dtype.lanes > 1 or then.value.dtype.lanes > 1:
-        return None
+    pairs = [
+        (a, b) for a, b in zip(*sides, strict=True)
+        if isinstance(a, BufferStore) and isinstance(b, BufferStore)
+        and a.buffer is b.buffer and a.indices == b.indices
+    ]  # fmt: skip
+    written = {a.buffer.data for a, _ in pairs}
+    read = [stmt.condition, *(e for pair in pairs for s in pair for e in s.exprs)]
+    apart = all(x.buffer.data not in written for e in read for x in loads_of(e))
+    return pairs if len(pairs) == len(sides[0]) and (apart or len(pairs) == 1) else None
+
+
+def _is_chosen(ranges: dict[Var, Interval], then: BufferStore, orelse: BufferStore) -> bool:
+    """Whether the values of two stores to one place may both be computed, with little work."""
+    if then.predicate is not None or orelse.predicate is not None or then.value.dtype.lanes > 1:
+        return False
     values = then.value, orelse.value
-    if sum(map(_work, values)) > MOST or not all(_is_safe(value, ranges) for value in values):
-        return None
-    return BufferStore(then.buffer, Select(stmt.condition, *values), then.indices)
+    return sum(map(_work, values)) <= MOST and all(_is_safe(value, ranges) for value in values)
 
 
 def _work(value: Expr) -> int:
