@@ -22,7 +22,7 @@ FUNC = ms.workloads.get("nrm").func((1, 8, 8))
 def test_the_last_pass_gives_the_lowered_function():
     names, funcs = zip(*apply_passes(FUNC, CPU), strict=True)
     assert names[0] == "close_blocks" and names.index("convert_blocks") < names.index("flatten")
-    assert names[-1] == "lane_loops"
+    assert names[-1] == "unroll_short_loops"
     assert ms.structural_equal(funcs[-1], lower(FUNC, CPU))
 
 

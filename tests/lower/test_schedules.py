@@ -332,7 +332,7 @@ def main(A: T.Buffer((8, 6, 32), "float32"), C: T.Buffer((8, 6), "float32")):
 
 
 @pytest.mark.parametrize(("rows", "scope", "kind"), [
-    (4, "global", ForKind.UNROLLED), (16, "global", ForKind.SERIAL), (16, "local", ForKind.UNROLLED)
+    (4, "global", ForKind.UNROLLED), (15, "global", ForKind.SERIAL), (16, "local", ForKind.UNROLLED)
 ])  # fmt: skip
 def test_few_copies_of_loops_around_loops(rows, scope, kind) -> None:
     text = f"""

@@ -1,0 +1,91 @@
+"""Several iterations of a short serial loop between two tests of its end.
+
+    for i in range(n): B[i] = T[A[i]]
+    ->
+    for i_4 in range(n // 4): B[i_4 * 4] = ..; B[i_4 * 4 + 1] = ..; (2, 3)      # at least 0
+    for rest in range(n % 4): B[n // 4 * 4 + rest] = ..
+
+A processor takes one branch in two cycles at best, so a lookup in a table would take as long. Loops
+in vectors, sums, scans and loops that read what they store stay as they are.
+"""
+
+from __future__ import annotations
+
+from metasched.ir import expr as ir
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import Expr, Select, Var, as_expr, as_int, maximum
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import BufferStore, For, ForKind, IfThenElse, LetStmt, SeqStmt, Stmt, seq
+from metasched.ir.visit import free_vars, fresh_copy, loads_of, map_body, substitute, walk_stmts
+
+COPIES = 4
+LEAST = 16
+"""The fewest iterations of a loop that is copied."""
+MOST = 16
+"""The most operations, loads and stores of an iteration."""
+_SHORT = (BufferStore, IfThenElse, LetStmt, SeqStmt)
+
+
+def unroll_short_loops(func: PrimFunc) -> PrimFunc:
+    """Copy the iterations of innermost serial loops that take a few operations each."""
+    return map_body(func, _outside_of_vectors)
+
+
+def _outside_of_vectors(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, For) and stmt.kind in (ForKind.VECTORIZED, ForKind.UNROLLED):
+        return stmt
+    if isinstance(stmt, For) and _is_short(stmt):
+        return _copied(stmt)
+    parts = [_outside_of_vectors(part) for part in stmt.stmts]
+    same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
+    return stmt if same else stmt.rebuild(parts, stmt.exprs)
+
+
+def _is_short(loop: For) -> bool:
+    inner = list(walk_stmts(loop.body))
+    extent = as_int(loop.extent)
+    if loop.kind is not ForKind.SERIAL or loop.annotations or not _plain(inner):
+        return False
+    if extent is not None and extent < LEAST:
+        return False
+    stores = [s for s in inner if isinstance(s, BufferStore)]
+    work = sum(_work(e) for s in inner for e in s.exprs) + len(stores)
+    if work > MOST or any(loop.var not in free_vars(s.indices[0]) for s in stores):
+        return False
+    written = {s.buffer.data for s in stores}
+    return not any(x.buffer.data in written for s in inner for e in s.exprs for x in loads_of(e))
+
+
+def _plain(inner: list[Stmt]) -> bool:
+    """Whether statements are scalar stores, conditions and variables alone."""
+    if not all(isinstance(s, _SHORT) for s in inner):
+        return False
+    return all(e.dtype.lanes == 1 for s in inner for e in s.exprs)
+
+
+def _work(value: Expr) -> int:
+    """The operations and loads of a value; the indices of a load count, too."""
+    own = isinstance(value, (BufferLoad, ir.BinaryOp, Select, Call))
+    return own + sum(map(_work, value.children))
+
+
+def _copied(loop: For) -> Stmt:
+    whole = maximum(loop.extent // COPIES, 0)  # an extent may be negative
+    first = Var(f"{loop.var.name}_{COPIES}", loop.var.dtype)
+    copies = [_at(loop, first * COPIES + n) for n in range(COPIES)]
+    chunks = For(first, as_expr(0, first.dtype), whole, ForKind.SERIAL, seq(copies))
+    extent = as_int(loop.extent)
+    if extent is not None:
+        done = extent // COPIES * COPIES
+        rest = [_at(loop, as_expr(n, first.dtype)) for n in range(done, extent)]
+        return seq((chunks, *rest))
+    last = Var(f"{loop.var.name}_rest", loop.var.dtype)
+    left = _at(loop, whole * COPIES + last)
+    return seq((chunks, For(last, as_expr(0, last.dtype), loop.extent - whole * COPIES,
+                            ForKind.SERIAL, left)))  # fmt: skip
+
+
+def _at(loop: For, value: Expr) -> Stmt:
+    """The body at one value of the loop's variable, with variables of its own."""
+    return fresh_copy(substitute(loop.body, {loop.var: value}))

@@ -1,0 +1,103 @@
+"""Short serial loops run several iterations between two tests of their end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codegen.kernels import NATIVE, build, call, integers
+
+from metasched.ir.stmt import BufferStore, For
+from metasched.ir.visit import walk_stmts
+from metasched.lower.passes.short_loops import COPIES, MOST
+from metasched.lower.pipeline import lower
+from metasched.runtime.build import build as kernel_of
+from metasched.script import parse
+
+TABLE = """
+@T.prim_func
+def main(A: T.Buffer(({n},), "uint8"), T_: T.Buffer((256,), "int32"), B: T.Buffer(({n},), "int32")):
+    for i in range({n}):
+        if A[i] != 7:
+            k = T.int32(A[i])
+            B[i] = T_[k] + k
+"""
+SIZES = """
+@T.prim_func
+def main(a: T.handle, T_: T.Buffer((256,), "int32"), b: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n,), "uint8")
+    B = T.match_buffer(b, (n,), "int32")
+    for i in range(n):
+        if A[i] != 7:
+            k = T.int32(A[i])
+            B[i] = T_[k] + k
+"""
+
+
+def expected(a: np.ndarray, table: np.ndarray) -> np.ndarray:
+    return np.where(a != 7, table[a] + a, -1).astype(np.int32)
+
+
+def stores(text: str) -> int:
+    """The most stores in one innermost loop of the lowered program."""
+    loops = [s for s in walk_stmts(lower(parse(text), NATIVE).body) if isinstance(s, For)]
+    inner = [list(walk_stmts(s.body)) for s in loops]
+    return max(
+        sum(isinstance(s, BufferStore) for s in body)
+        for body in inner
+        if not any(isinstance(s, For) for s in body)
+    )
+
+
+@pytest.mark.parametrize("n", [16, 17, 19, 64])
+def test_every_iteration_of_a_constant_loop_runs_once(n):
+    text = TABLE.format(n=n)
+    assert stores(text) == COPIES
+    a, table, b = integers((n,), "uint8"), integers((256,), "int32", 1), np.full(n, -1, np.int32)
+    assert call(build(text), a, table, b) == 0
+    assert b.tolist() == expected(a, table).tolist()
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 18])
+def test_every_iteration_of_a_loop_to_a_run_time_extent_runs_once(n):
+    assert stores(SIZES) == COPIES
+    a, table, b = integers((n,), "uint8"), integers((256,), "int32", 1), np.full(n, -1, np.int32)
+    kernel_of(parse(SIZES))(a, table, b)
+    assert b.tolist() == expected(a, table).tolist()
+
+
+TRIANGLE = """
+@T.prim_func
+def main(A: T.Buffer((9,), "int32"), B: T.Buffer((9, 9), "int32")):
+    for i in range(9):
+        for j in range({extent}):
+            B[i, j] = A[j] + 1
+"""
+
+
+@pytest.mark.parametrize("extent", ["4 - i", "A[i]", "7 - 2 * i"])
+def test_a_loop_whose_extent_is_negative_does_not_run(extent):
+    text = TRIANGLE.format(extent=extent)
+    assert stores(text) == COPIES
+    a, b = np.array([-9, -5, -1, 0, 4, 7, 9, -3, -2], np.int32), np.full((9, 9), -1, np.int32)
+    ends = [eval(extent, {"A": a, "i": i}) for i in range(9)]
+    rows = np.where(np.arange(9) < np.array(ends)[:, None], a + 1, -1)
+    assert call(build(text), a, b) == 0
+    assert b.tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("range(40)", "range(15)"),
+        ("range(40)", "T.vectorized(40)"),
+        ("B[i] =", "B[0] ="),
+        ("T_[k] + k", "T_[k] + B[i]"),
+        ("T_[k] + k", "T_[k]" + " + k" * MOST),
+    ],
+    ids=["few-iterations", "vector", "one-place", "reads-results", "much-work"],
+)
+def test_other_loops_stay(old, new):
+    text = TABLE.format(n=40).replace(old, new)
+    assert text != TABLE.format(n=40)
+    assert stores(text) == 1
