@@ -58,6 +58,7 @@ class Array:
         rounded: whether its integers may be rounded floats.
         ascending: its integers are in ascending order, as the bounds of rows.
         divisor: the program divides by its elements.
+        place: its elements are indices or bounds of loops, floats too.
         given: a user gave its contents.
         lost: how many of its expected results are NaN on all kinds of data, if they are many.
     """
@@ -76,6 +77,7 @@ class Array:
     rounded: bool = False
     ascending: bool = False
     divisor: bool = False
+    place: bool = False
     given: bool = False
     lost: int = 0
 
@@ -180,7 +182,7 @@ def _small(values: Any, array: Array, task: Task, rng: np.random.Generator) -> A
 def _drawn(array: Array, task: Task, rng: np.random.Generator) -> NDArray[np.generic]:
     """Values before they are scaled down."""
     dtype = DType(array.dtype)
-    if task.normal and dtype.is_float:
+    if task.normal and dtype.is_float and not array.place:
         drawn = rng.standard_normal(array.shape)
         if array.low > 0:
             drawn = np.abs(drawn) + 0.5

@@ -2,24 +2,31 @@
 
 An index that is a sum of loads, loop variables and constants gives exact limits: each of two loads
 that are added gets half of the room. A loop that memory bounds stands for its first and its last
-value. Where an index is no such sum, small values are taken.
+value. A float that is scaled and cut to a whole number counts as that often. Where an index is no
+such sum, small values are taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, floor, inf
+from typing import TypeAlias
 
 from metasched.arith.affine import form_interval, interval, linear
 from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Cast, Expr, Var, as_int
+from metasched.ir.expr import Add, Cast, Div, Expr, FloatImm, Mul, Sub, Var, as_int
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, LetStmt, While
 from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, walk_stmts
+
+_CUT = 1 - 2**-10
+"""How far a float may exceed the largest index that it is cut to."""
+_Times: TypeAlias = "dict[Buffer, float]"
 
 
 @dataclass
@@ -67,7 +74,7 @@ class _Scan:
     """Attributes:
     given: the parameters of the function.
     found: the result so far.
-    lets: variables that stand for integers read from memory.
+    lets: variables that stand for numbers read from memory.
     first, last: the smallest and the largest value of a loop variable that memory bounds.
     ranges: the values of all other variables, where they are known.
     stored: what the program stores in buffers of its own, such as variables of a script.
@@ -107,7 +114,8 @@ class _Scan:
                 self.stored.append((node.buffer, self._open(node.value)))
         elif isinstance(node, LetStmt):
             self._inside(node.value)
-            if node.value.dtype.is_int and reads_memory(self._open(node.value)):
+            number = node.value.dtype.is_int or node.value.dtype.is_float
+            if number and reads_memory(self._open(node.value)):
                 self.lets[node.var] = self._open(node.value)
         elif isinstance(node, IfThenElse):
             self._value(node.condition)
@@ -176,13 +184,16 @@ class _Scan:
             return False
         raised, lowered, most = above[0], above[1], size - 1 - above[2][1]
         adds, takes, least = below[0], below[1], below[2][0]
-        cap = int(most) // max(sum(raised.values()), 1)
-        need = -(int(least) // max(sum(adds.values()), 1))
+        often = max(sum(raised.values()), 1 if not raised else 0.0)
+        cap = int((most + _CUT * (often % 1 > 0)) / often)
+        need = ceil(-least / max(sum(adds.values()), 1 if not adds else 0.0))
         if cap < 0 or (need > 0 and not adds) or need > cap:
             return False
         for buffer in {*raised, *lowered, *adds, *takes}:
             data = self.found.setdefault(buffer, IndexData())
-            data.limit(cap if buffer in raised else size, True, max(need, 0) * (buffer in adds))
+            data.limit(
+                cap if buffer in raised else size, True, max(need, 0) if buffer in adds else 0
+            )
         for buffer in takes:  # never more than what it is taken from
             data = self.found[buffer]
             if takes[buffer] == adds.get(buffer):
@@ -191,23 +202,27 @@ class _Scan:
                 data.limit(0, True)
         return True
 
-    def _parts(self, form: Linear) -> tuple[dict[Buffer, int], dict[Buffer, int], Interval] | None:
+    def _parts(self, form: Linear) -> tuple[_Times, _Times, Interval] | None:
         """How often buffers are added and taken away in a sum, and the interval of the rest."""
-        added: dict[Buffer, int] = {}
-        taken: dict[Buffer, int] = {}
-        rest = Linear({}, form.const)
+        added: _Times = {}
+        taken: _Times = {}
+        rest, below, above = Linear({}, form.const), 0, 0
         for atom, times in form.terms.items():
             while isinstance(atom, Cast) and atom.value.dtype.is_int:
                 atom = atom.value
             if isinstance(atom, BufferLoad):
                 side = added if times > 0 else taken
                 side[atom.buffer] = side.get(atom.buffer, 0) + abs(times)
+            elif (cut := _scaled(atom)) is not None and times > 0:
+                load, factor, offset = cut
+                added[load.buffer] = added.get(load.buffer, 0) + factor * times
+                below, above = below + floor(offset) * times, above + ceil(offset) * times
             elif reads_memory(atom):
                 return None
             else:
                 rest = rest.plus(Linear({atom: times}, 0))
         low, high = form_interval(rest, self.ranges)
-        return None if low == -inf or high == inf else (added, taken, (low, high))
+        return None if low == -inf or high == inf else (added, taken, (low + below, high + above))
 
     def _value(self, value: Expr) -> None:
         """A number that is computed."""
@@ -220,6 +235,32 @@ class _Scan:
         """The indices of loads in an expression."""
         for load in loads_of(value):
             self._indices(load.buffer, load.indices)
+
+
+def _scaled(atom: Expr) -> tuple[BufferLoad, float, float] | None:
+    """The load, a positive factor and an offset of a float that is cut to a whole number; None for
+    other expressions."""
+    if not isinstance(atom, Cast) or not atom.value.dtype.is_float:
+        return None
+    factor, offset, value = 1.0, 0.0, atom.value
+    while not isinstance(value, BufferLoad):
+        parts = [x for x in value.children if not isinstance(x, FloatImm)]
+        numbers = [x.value for x in value.children if isinstance(x, FloatImm)]
+        if len(parts) != 1 or (isinstance(value, (Sub, Div)) and parts[0] is not value.children[0]):
+            return None
+        (a,), number = parts, numbers[0] if numbers else None
+        cut = isinstance(value, Call) and value.op.name in ("floor", "trunc")
+        if cut or (isinstance(value, Cast) and a.dtype.is_int):
+            value = a
+        elif isinstance(value, (Add, Sub)) and number is not None:
+            offset += factor * (number if isinstance(value, Add) else -number)
+            value = a
+        elif isinstance(value, (Mul, Div)) and number:
+            factor *= number if isinstance(value, Mul) else 1 / number
+            value = a
+        else:
+            return None
+    return (value, factor, offset) if factor > 0 else None
 
 
 def _numbers(value: Expr) -> Iterator[BufferLoad]:

@@ -97,7 +97,7 @@ def make_task(
                 arg.name, arg.dtype, shape, strides, arg.written, initial, low, high, eps,
                 halvings=halvings, rounded=dtype.is_int and bool(casts),
                 ascending=index is not None and index.ascending, divisor=buffer in divisors,
-                given=number in given,
+                given=number in given, place=index is not None,
             )
         )  # fmt: skip
     task = Task(

@@ -277,6 +277,37 @@ def test_sums_of_loads_and_variables_stay_inside(body, high, rising):
         build(func, check_bounds=True)(*data)
 
 
+PLACES = """
+@T.prim_func
+def f(X: T.Buffer((64,), "float32"), A: T.Buffer((64,), "float32"),
+      B: T.Buffer((64,), "float32")):
+    for i in range(64):
+        {body}
+"""
+LINEAR = """p = X[i] * T.float32(30)
+        r = T.int32(p)
+        B[i] = A[r] + (p - T.float32(r)) * (A[r + 1] - A[r])"""
+
+
+@pytest.mark.parametrize("body, low, high", [
+    ("B[i] = A[T.int32(X[i] * T.float32(15.99)) + 3]", 0, 3),
+    ("B[i] = A[T.int32(X[i] * T.float32(2) - T.float32(0.5))]", 1, 31),
+    ("B[i] = A[T.int32(T.floor(T.float32(0.5) + X[i] / T.float32(4)))]", 0, 251),
+    ("B[i] = A[T.int32(T.float32(2) / X[i])]", 0, 4),  # unknown: small values
+    (LINEAR, 0, 2),
+])  # fmt: skip
+def test_floats_that_are_scaled_and_cut_to_an_index_stay_inside(body, low, high):
+    func = parse(PLACES.format(body=body))
+    for seed in range(3):
+        task = task_of(func, seed=seed)
+        assert (task.arrays[0].low, task.arrays[0].high) == (low, high)
+        if "/ X" in body:
+            continue
+        for each in (task, task.with_normal_data()):
+            data = [fill(array, each, n) for n, array in enumerate(each.arrays)]
+            build(func, check_bounds=True)(*data)
+
+
 def test_filling_is_reproducible_and_differs_by_position():
     task = task_of(matmul(16), seed=3)
     x = fill(task.arrays[0], task, 0)
