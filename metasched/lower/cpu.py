@@ -20,6 +20,7 @@ from metasched.lower.passes.narrow_values import narrow_values
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.private import note_private
 from metasched.lower.passes.scan import scan_lanes
+from metasched.lower.passes.shifts import shift_by_powers
 from metasched.lower.passes.short_loops import unroll_short_loops
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.tiles import keep_tiles
@@ -62,6 +63,7 @@ _CPU = Pipeline(
         (narrow_values, "earlier passes match sums and casts as they are written"),
         (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
         (lane_loops, "earlier passes read loops and variables as they are written"),
+        (shift_by_powers, "earlier passes read quotients and remainders"),
         (unroll_short_loops, "loops that earlier passes turn into vectors stay whole"),
     ),
 )  # fmt: skip
