@@ -8,7 +8,7 @@ from typing import Any
 from metasched import config
 from metasched.analysis.sizes import how_to_name, with_sizes, with_strides, without_size
 from metasched.database.replay import single
-from metasched.errors import warn
+from metasched.errors import shown_at_caller, warn
 from metasched.ir.func import SIZES, IRModule, PrimFunc
 from metasched.kinds import default_trace
 from metasched.registry import load_plugin
@@ -21,6 +21,7 @@ from metasched.space.generate import Space
 from metasched.target import Target
 
 
+@shown_at_caller
 def autoschedule(
     func: PrimFunc | IRModule,
     target: Target | str | Mapping[str, Any] | None = None,

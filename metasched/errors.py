@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import reprlib
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
 QUOTED = 200
 """Characters of foreign text that a message quotes at most."""
 
@@ -173,6 +177,48 @@ def warn(text: str) -> None:
 
 
 _WITHIN = ("metasched", "contextlib")
+
+
+def shown_at_caller(fn: Callable[P, R]) -> Callable[P, R]:
+    """A public function whose errors show the user's lines only (decorator); see `shortened`."""
+
+    @functools.wraps(fn)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return fn(*args, **kwargs)
+        except MetaschedError as error:
+            raise shortened(error) from error.__cause__
+
+    return called
+
+
+def shortened(error: MetaschedError) -> MetaschedError:
+    """The error, its traceback without the frames inside of the package; the message says what
+    is wrong, and where.
+
+    It is to be raised from its cause, the error of a user's function say: messages repeat what
+    the package met on its way. Python's development mode (`python -X dev`) keeps all frames.
+    """
+    if sys.flags.dev_mode:
+        return error
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = _users_frames(seen.__traceback__)
+        seen = seen.__cause__
+    return error
+
+
+def _users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while traceback is not None:
+        name = traceback.tb_frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] not in _WITHIN:
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    found = None
+    for each in reversed(kept):
+        found = TracebackType(found, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return found
 
 
 def clipped(text: str) -> str:

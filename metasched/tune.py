@@ -22,6 +22,7 @@ from metasched.errors import (
     TargetError,
     TuneError,
     brief,
+    shown_at_caller,
     warn,
 )
 from metasched.foreign import ANYTHING, failure, warned
@@ -71,6 +72,7 @@ EVENTS, MODEL = "events.jsonl", "model.npz"
 __all__ = ["EVENTS", "MODEL", "STORE", "tune", "tune_tasks"]
 
 
+@shown_at_caller
 @answered(TUNE_WORDS)
 def tune(
     func: Source,
@@ -134,6 +136,7 @@ def tune(
     )[label]  # fmt: skip
 
 
+@shown_at_caller
 @answered(TUNE_WORDS)
 def tune_tasks(
     tasks: Mapping[str, Source],

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 1036, "errors tvm_names config files watch foreign registry hardware"),
+    ("", 1070, "errors tvm_names config files watch foreign registry hardware"),
     ("target", 660, "rates machine description suited cpu cuda"),
     (
         "ir",
@@ -113,7 +113,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "evolution autoscheduler annealing baselines guard learning observe run scheduler final "
         "result tasks parts",
     ),
-    ("", 400, "autoschedule tune"),
+    ("", 404, "autoschedule tune"),
     (
         "report",
         2500,

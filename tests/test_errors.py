@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
+import sys
+from runpy import run_path
 
 import pytest
 
+import metasched
 from metasched import errors
 from metasched.codegen.compile import compile_text
 from metasched.errors import QUOTED, BuildError, MetaschedError, ScheduleError, words
+from metasched.schedule.schedule import Schedule
 from metasched.target import Target
+from metasched.workloads import get
 
 
 def test_one_base_class():
@@ -114,3 +120,74 @@ def test_messages_of_other_libraries_are_short_single_lines():
         compile_module = "define i32 @f() {\n" + "bad " * 200
         compile_text(compile_module, Target.native())
     assert len(str(caught.value)) < 2 * QUOTED
+
+
+BAD_PROGRAMS = {
+    "undefined": "A[i] = A[i] + nothing",
+    "no-type": "A[i] = A[i] + T.uint64(1)",
+    "in-a-function": "A[i] = halved(A[i])",
+    "in-a-macro": "store(A, i)",
+    "no-word": "with T.nothing(): A[i] = T.int64(0)",
+}
+
+
+def frames_of(error: BaseException) -> list[str]:
+    """The names of the modules in an error's traceback, its causes included."""
+    found: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None:
+        assert seen.__suppress_context__ or seen.__context__ is None
+        trace = seen.__traceback__
+        while trace is not None:
+            found.append(trace.tb_frame.f_globals["__name__"].partition(".")[0])
+            trace = trace.tb_next
+        seen = seen.__cause__
+    return found
+
+
+@pytest.mark.parametrize("line", BAD_PROGRAMS.values(), ids=BAD_PROGRAMS)
+def test_an_error_of_a_script_shows_the_users_lines_only(line, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(f"""
+from metasched.script import tir as T
+
+def halved(x):
+    return x / nobody
+
+@T.macro
+def store(to, i):
+    to[i] = nothing
+
+@T.prim_func
+def f(A: T.Buffer((8,), "int64")):
+    for i in range(8):
+        {line}
+""")
+    with pytest.raises(errors.ParseError, match=r"program\.py:\d+:\d+: ") as caught:
+        run_path(str(file))
+    inside = frames_of(caught.value)
+    assert inside.count("metasched") == 2 and "<run_path>" in inside
+
+
+def test_an_error_of_a_step_shows_the_users_lines_only():
+    sch = Schedule(get("gmm").func((1, 8, 8, 8)))
+    with pytest.raises(ScheduleError, match="no-such-block") as caught:
+        sch.get_block("nothing")
+    assert frames_of(caught.value).count("metasched") == 1
+
+
+def test_an_error_of_a_build_shows_the_users_lines_only():
+    with pytest.raises(errors.TargetError, match="'nothing' is not known") as caught:
+        metasched.build(get("gmm").func((1, 8, 8, 8)), "llvm -mcpu=nothing")
+    assert frames_of(caught.value).count("metasched") == 1
+    with pytest.raises(errors.ConfigError, match="too small") as wrong:
+        metasched.tune(get("gmm").func((1, 8, 8, 8)), trials=0)
+    assert frames_of(wrong.value).count("metasched") == 1
+
+
+def test_the_development_mode_keeps_the_frames_of_the_package():
+    script = "import metasched; metasched.build(None, 'llvm -mcpu=nothing')"
+    ran = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True
+    )
+    assert "metasched/target/cpu.py" in ran.stderr and "'nothing' is not known" in ran.stderr

@@ -12,7 +12,7 @@ from metasched.database.base import Database
 from metasched.database.equality import EQUALITIES, ModuleEquality
 from metasched.database.lookup import Hit, Miss, explain, lookup
 from metasched.database.record import Measured, TraceFile
-from metasched.errors import MetaschedError, TraceError, TraceMiss, TuneError
+from metasched.errors import MetaschedError, TraceError, TraceMiss, TuneError, shown_at_caller
 from metasched.foreign import ANYTHING, failure
 from metasched.ir.equal import structural_hash
 from metasched.ir.func import DATA, SIZES, IRModule, PrimFunc
@@ -23,6 +23,7 @@ from metasched.script.parser import parse
 from metasched.target import Target
 
 
+@shown_at_caller
 def replay(
     source: str | Path | Database,
     func: PrimFunc | IRModule,

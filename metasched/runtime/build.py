@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, overload, runtime_checkable
 
 from metasched.arith.outside import require_inside
-from metasched.errors import BuildError, LowerError, TargetError
+from metasched.errors import BuildError, LowerError, TargetError, shown_at_caller
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.lower.pipeline import lower_and_show, to_stderr
 from metasched.runtime import rows as rows  # enters the devices by kind
@@ -76,6 +76,7 @@ def build(
     opt_level: int | None = None,
     check_bounds: bool = False,
 ) -> Any: ...
+@shown_at_caller
 def build(
     source: PrimFunc | IRModule | HasModule,
     target: Target | str | Mapping[str, Any] | None = None,
@@ -121,6 +122,7 @@ def build(
     )
 
 
+@shown_at_caller
 def export(
     source: PrimFunc | IRModule | HasModule,
     folder: str | Path,

@@ -26,6 +26,7 @@ from metasched.errors import (
     ScheduleError,
     TypeMismatchError,
     brief,
+    shortened,
 )
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import DType
@@ -403,7 +404,10 @@ def recorded(fn: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[Rec
 
     @functools.wraps(fn)
     def method(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
+        try:
+            return self._run(kind, args, kwargs)  # type: ignore[no-any-return]
+        except MetaschedError as error:
+            raise shortened(error) from error.__cause__
 
     return method
 

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any, overload
 
 from metasched.arith.outside import first_outside
-from metasched.errors import ParseError
+from metasched.errors import ParseError, shown_at_caller
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, VOID, DType
 from metasched.ir.expr import Var
@@ -140,11 +140,12 @@ def prim_func(
         ParseError: with file, line, column and what to write instead.
     """
 
+    @shown_at_caller
     def read(fn: Callable[..., Any]) -> PrimFunc:
         if not isinstance(fn, FunctionType):
             raise ParseError(f"T.prim_func reads a function, not {type(fn).__name__}")
         source, node = source_of(fn)
-        names = names_around(fn, sys._getframe(depth))
+        names = names_around(fn, sys._getframe(depth + 1))
         parser = FunctionReader(source, names, NAMESPACES, UserCode())
         with users_code(False):
             return parser.function(node, private=private, s_tir=s_tir)
@@ -186,6 +187,7 @@ TIR = Namespace("T", _tir_word)
 NAMESPACES = {"metasched.script.tir": TIR, "metasched.script.ir": Namespace("I", _ir_word)}
 
 
+@shown_at_caller
 def parse(
     text: str, env: Mapping[str, Any] | None = None, name: str = "<script>"
 ) -> PrimFunc | IRModule:

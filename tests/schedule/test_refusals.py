@@ -274,3 +274,6 @@ def test_a_factor_that_is_no_integer_is_refused() -> None:
     check_refused(
         sch, lambda: sch.split(i, [None, 2.5]), "bad-factor", r"the factor 2\.5 is no integer"
     )
+    check_refused(
+        sch, lambda: sch.split(i, [None, "a"]), "bad-factor", r"the factor .*a.* is no integer"
+    )

@@ -84,9 +84,10 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
         raise state.error("no-factors", "split needs at least one factor")
     known: list[Expr | None] = []
     for factor in factors:
-        if isinstance(factor, float):
-            raise state.error("bad-factor", f"the factor {factor} is no integer")
-        value = None if factor is None else cast(extent.dtype, state.expr(factor))
+        given = None if factor is None else state.expr(factor)
+        if given is not None and not given.dtype.is_int:
+            raise state.error("bad-factor", f"the factor {factor!r} is no integer")
+        value = None if given is None else cast(extent.dtype, given)
         size = as_int(value)
         if value is not None and size is None:
             value = in_view(state, loop, value)
