@@ -186,6 +186,8 @@ class Reader:
         if not free_vars(atom.b).isdisjoint(self.iters):
             raise NotAffine(f"{show_expr(atom)} divides by an iterator")
         d: Size = atom.b.value if type(atom.b) is IntImm else atom.b
+        if isinstance(d, int) and d == 0:
+            raise NotAffine(f"{show_expr(atom)} divides by zero")
         splits, base = self.read(atom.a)
         split, offset = self.fuse(splits, atom.a)
         base = base.plus(offset)

@@ -21,7 +21,7 @@ from metasched.arith.itermap import (
 from metasched.arith.subspace import subspace_divide
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import TRUE, And, Expr, IntImm, Mul, Var, as_expr, floordiv
+from metasched.ir.expr import TRUE, And, Expr, FloorDiv, IntImm, Mul, Var, as_expr, floordiv
 from metasched.ir.visit import substitute
 
 from .enumeration import assignments, evaluate
@@ -292,6 +292,7 @@ def test_fused_loops_print_as_the_field_does() -> None:
         ([I], I >= 4, "the predicate i >= 4 never holds"),
         ([I * 5 + J], I * 5 + J < 0, "the predicate i * 5 + j < 0 never holds"),
         ([I * -5 + J * -1], TRUE, "runs backwards"),
+        ([FloorDiv(I, IntImm("int32", 0))], TRUE, "i // 0 divides by zero"),
         ([(I * 5 + J + N) // 7], TRUE, "divides an iterator that does not start at zero"),
     ],
 )

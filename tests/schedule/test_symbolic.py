@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from oracle import check_refused, check_transform
 
 from metasched.errors import ScheduleError
+from metasched.ir.interp import run
+from metasched.runtime.build import build
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
@@ -72,6 +75,57 @@ def test_fused_symbolic_loops_split_again() -> None:
     outer, _ = sch.split(sch.fuse(i, j), [None, 16])
     sch.parallel(outer)
     check_transform(product, sch)
+
+
+def test_two_extents_below_zero_fuse_to_no_iteration() -> None:
+    """(n - 2) * (m - 2) is 1 for n = m = 1."""
+
+    @T.prim_func
+    def inner(a: T.handle, b: T.handle):
+        n = T.int32()
+        m = T.int32()
+        A = T.match_buffer(a, (n, m), "int32")
+        B = T.match_buffer(b, (n, m), "int32")
+        for i, j in T.grid(n - 2, m - 2):
+            with T.block("B"):
+                vi = T.axis.spatial(n - 2, i)
+                vj = T.axis.spatial(m - 2, j)
+                B[vi + 1, vj + 1] = A[vi, vj + 1] + A[vi + 2, vj + 1]
+
+    sch = Schedule(inner, seed=0, check=True)
+    sch.fuse(*sch.get_loops("B"))
+    assert "range((n - 2) * T.max(m - 2, 0))" in sch.mod.script()
+    check_transform(inner, sch)
+    kernel = build(sch, check_bounds=True)
+    for n, m in ((5, 6), (1, 1), (0, 1), (1, 0), (2, 1)):
+        args = [np.arange(n * m, dtype=np.int32).reshape(n, m), np.full((n, m), 7, np.int32)]
+        want, got, found = ([a.copy() for a in args] for _ in range(3))
+        run(inner, *want)
+        run(sch.mod, *got)
+        kernel(*found)
+        assert (want[1] == got[1]).all() and (want[1] == found[1]).all()
+
+
+def test_the_extents_of_parameters_fuse_as_they_are() -> None:
+    sch = Schedule(product, seed=0)
+    sch.fuse(*sch.get_loops("D"))
+    assert "range(n * m)" in sch.mod.script()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_loop_without_iterations_fuses(order: tuple[int, int]) -> None:
+    @T.prim_func
+    def none(A: T.Buffer((4, 0), "int32"), B: T.Buffer((4,), "int32")):
+        for i, k in T.grid(4, 0):
+            with T.block("B"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                B[vi] = B[vi] + A[vi, vk]
+
+    sch = Schedule(none, seed=0, check=True)
+    loops = sch.get_loops("B")
+    sch.reorder(*(loops[n] for n in order))
+    sch.fuse(*(loops[n] for n in order))
+    check_transform(none, sch)
 
 
 def test_a_part_that_may_have_no_update_has_no_partial_result() -> None:

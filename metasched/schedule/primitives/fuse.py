@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from metasched.arith.analyzer import Analyzer
 from metasched.ir.dtype import INT64, DType
-from metasched.ir.expr import Expr, Var, as_expr, as_int
+from metasched.ir.expr import Expr, Var, as_expr, as_int, maximum
 from metasched.ir.stmt import Break, For, ForKind
 from metasched.ir.visit import free_vars
 from metasched.schedule import edit, ways
@@ -61,17 +62,15 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     extents = [as_int(n.extent) for n in nodes]
     wide = counter(state, nodes, math.prod(e for e in extents if e is not None))
     fused = state.fresh_var(name, wide)
-    extent: Expr = as_expr(1, wide)
-    for node in nodes:
-        extent = extent * node.extent
+    extent = _product(state, nodes, wide)
     values: dict[Var, Expr] = {}
-    below: Expr = as_expr(1, wide)  # iterations of all loops inside this one
+    one = below = as_expr(1, wide)  # below: iterations of all loops inside this one
     for node in reversed(nodes):
         if as_int(node.extent) == 1:
             values[node.var] = node.min
             continue
         outermost = all(as_int(n.extent) == 1 for n in nodes[: nodes.index(node)])
-        around = below * node.extent
+        around = below * (one if as_int(node.extent) == 0 else node.extent)
         digit = (fused if outermost else fused % around) // below
         values[node.var] = from_start(node, digit.astype(node.var.dtype))
         below = around
@@ -80,6 +79,25 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     body = rebind(nodes[-1].body, values, ranges, preserve_unit_iters=preserve_unit_iters)
     state.commit(edit.replace(nodes[0], For(fused, new.min, extent, ForKind.SERIAL, body)))
     return state.new_loop(fused)
+
+
+def _product(state: State, nodes: Sequence[For], dtype: DType) -> Expr:
+    """The iterations of all loops; none, or a number below zero, if a loop has none.
+
+    The product of two extents below zero would be above zero, so only one of them stays.
+    """
+    known = Analyzer(ranges_of(state.loops_above(nodes[0])))
+    for size in (size for buffer in state.func_of(nodes[0])[1].buffers for size in buffer.shape):
+        known = known.assume(size >= 0) if free_vars(size) else known
+    result: Expr = as_expr(1, dtype)
+    kept = False
+    for node in nodes:
+        extent = node.extent
+        if not known.prove(extent >= 0):
+            extent = maximum(extent, as_expr(0, extent.dtype)) if kept else extent
+            kept = True
+        result = result * extent
+    return result
 
 
 def counter(state: State, nodes: Sequence[For], count: int) -> DType:
