@@ -19,8 +19,9 @@ from metasched.analysis.guarded import uses_pointer
 from metasched.analysis.moved_reads import other_values
 from metasched.analysis.scope import Scope, writes
 from metasched.analysis.witness import covers_domain
+from metasched.arith.analyzer import Analyzer
 from metasched.errors import brief
-from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.describe import describe
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.op import Call
@@ -167,6 +168,16 @@ def function_vars(state: State, node: Stmt) -> set[Var]:
     """The scalar parameters of the function around `node` and the extents of its parameters."""
     _, func = state.func_of(node)
     return set().union(*({p} if isinstance(p, Var) else _layout_vars(p) for p in func.params))
+
+
+def known_here(state: State, node: Stmt) -> Analyzer:
+    """What is known of numbers at a node: the values of the loops around, and that no parameter
+    has an extent below zero."""
+    known = Analyzer({n.var: Range(n.min, n.extent) for n in state.loops_above(node)})
+    for buffer in state.func_of(node)[1].buffers:
+        for size in buffer.shape:
+            known = known.assume(size >= 0) if as_int(size) is None else known
+    return known
 
 
 def by_name(

@@ -106,6 +106,31 @@ def test_two_extents_below_zero_fuse_to_no_iteration() -> None:
         assert (want[1] == got[1]).all() and (want[1] == found[1]).all()
 
 
+def test_a_factor_that_a_call_may_make_zero_is_refused() -> None:
+    @T.prim_func
+    def f(B: T.Buffer((16,), "int32"), n: T.int32):
+        for i in range(16):
+            with T.block("B"):
+                vi = T.axis.spatial(16, i)
+                B[vi] = vi + n
+
+    sch, n = Schedule(f, seed=0, check=True), f.params[1]
+    loop = sch.get_loops("B")[0]
+    for factors, least in (([None, n], 1), ([n, None], 1), ([16, n], 0), ([None, n - 1, 2], 1)):
+        error = check_refused(
+            sch, lambda factors=factors: sch.split(loop, factors), "bad-factor",
+            rf"the factor n( - 1)? is not proved to be at least {least} here",
+        )  # fmt: skip
+        assert "hint: write T.max(n" in str(error) and "for i in range(16):" in str(error)
+    sch.split(loop, [None, T.max(n, 1)])
+    kernel = build(sch)
+    for number in (-3, 0, 1, 5, 40):
+        found, got = np.zeros(16, np.int32), np.zeros(16, np.int32)
+        kernel(found, number)
+        run(sch.mod, got, number)
+        assert (found == np.arange(16) + number).all() and (got == found).all()
+
+
 def test_the_extents_of_parameters_fuse_as_they_are() -> None:
     sch = Schedule(product, seed=0)
     sch.fuse(*sch.get_loops("D"))

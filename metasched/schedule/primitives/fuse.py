@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from metasched.arith.analyzer import Analyzer
 from metasched.ir.dtype import INT64, DType
 from metasched.ir.expr import Expr, Var, as_expr, as_int, maximum
 from metasched.ir.stmt import Break, For, ForKind
 from metasched.ir.visit import free_vars
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
+    known_here,
     refuse_jumps,
     require_nested,
     require_plain_loop,
@@ -86,9 +86,7 @@ def _product(state: State, nodes: Sequence[For], dtype: DType) -> Expr:
 
     The product of two extents below zero would be above zero, so only one of them stays.
     """
-    known = Analyzer(ranges_of(state.loops_above(nodes[0])))
-    for size in (size for buffer in state.func_of(nodes[0])[1].buffers for size in buffer.shape):
-        known = known.assume(size >= 0) if free_vars(size) else known
+    known = known_here(state, nodes[0])
     result: Expr = as_expr(1, dtype)
     kept = False
     for node in nodes:

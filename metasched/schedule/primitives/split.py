@@ -10,11 +10,13 @@ from operator import mul
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.mixed_radix import mixed_radix
 from metasched.ir.buffer import Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, as_expr, as_int, cast
 from metasched.ir.stmt import Break, For
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     in_view,
+    known_here,
     refuse_jumps,
     require_plain_loop,
     require_serial,
@@ -98,6 +100,7 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
         known.append(value)
     if known.count(None) > 1:
         raise state.error("open-factors", "at most one factor may be None")
+    _require_positive(state, loop, known)
     filled = _filled_in(extent, *known)
     if filled is None:
         shown = Analyzer().simplify(reduce(mul, [f for f in known if f is not None]))
@@ -108,6 +111,19 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
             hint="leave one factor None",
         )
     return filled
+
+
+def _require_positive(state: State, loop: For, factors: Sequence[Expr | None]) -> None:
+    """Refuse a factor that a call may make zero or less; as an extent alone, zero does no harm."""
+    varying = [f for f in factors if f is not None and as_int(f) is None]
+    least = 1 if None in factors else 0
+    for factor in varying:
+        if not known_here(state, loop).prove(factor >= least):
+            shown = show_expr(factor)
+            raise state.error(
+                "bad-factor", f"the factor {shown} is not proved to be at least {least} here", loop,
+                hint=f"write T.max({shown}, 1)",
+            )  # fmt: skip
 
 
 @lru_cache(maxsize=1 << 12)
