@@ -12,6 +12,7 @@ from metasched.arith.intset import covers, relax, union_regions
 from metasched.arith.iterlimit import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_not
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
@@ -304,7 +305,7 @@ def _lanes(index: Expr) -> Range:
         return Range(index.base, IntImm(index.base.dtype, length))
     if isinstance(index, Broadcast):
         return Range(index.value, IntImm(index.value.dtype, 1))
-    raise MetaschedError(f"the region of the vector index {index!r} cannot be inferred")
+    raise MetaschedError(f"the region of the vector index {show_expr(index)} cannot be inferred")
 
 
 def _iterations(loop: For) -> Range:

@@ -22,7 +22,7 @@ from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import HANDLE, INT64
-from metasched.ir.expr import Expr, IntImm, Mul
+from metasched.ir.expr import Expr, IntImm, Max, Mul
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Allocate,
@@ -233,6 +233,8 @@ def _allocate(e: Emitter, node: Allocate) -> None:
             e.statement(node.body)
             return
     bytes_needed = binary(e, Mul, convert(e, count, INT64), literal(buffer.dtype.bytes))
+    if count.const is None:  # an extent below zero has no elements
+        bytes_needed = binary(e, Max, bytes_needed, literal(0))
     if bytes_needed.depth == 0:
         e.pointers[buffer.data] = _heap_at_entry(e, bytes_needed)
         e.statement(node.body)

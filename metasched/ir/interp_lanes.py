@@ -182,10 +182,11 @@ class LaneCompiler(StmtCompiler):
         return run
 
     def _realize_all(self, s: BlockRealize) -> RunAll:
-        enter, starts = self.bind(s)
-        with self.fences.around(self, s.block):
-            init = None if s.block.init is None else self.all(s.block.init)
-            body = self.all(s.block.body)
+        with self.inside(s.block):
+            enter, starts = self.bind(s)
+            with self.fences.around(self, s.block):
+                init = None if s.block.init is None else self.all(s.block.init)
+                body = self.all(s.block.body)
 
         def run(lanes: list[Env]) -> None:
             inside = [lane for lane in lanes if enter(lane)]

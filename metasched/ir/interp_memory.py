@@ -27,16 +27,17 @@ def full_shape(buffer: Buffer, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def allocate(compiler: ExprCompiler, buffer: Buffer) -> Step:
-    """Allocate fresh memory, filled with NaN, or with a sentinel for integers."""
+    """Allocate fresh memory, filled with NaN, or with a sentinel for integers.
+
+    An extent below zero has no elements.
+    """
     shape = [compiler.expr(s) for s in buffer.shape]
     slot, watch = compiler.slot(buffer), compiler.check_undefined
     compiler.fences.made(buffer)
     fill, kind = undefined(buffer.dtype), storage(buffer.dtype)
 
     def run(env: Env) -> None:
-        sizes = [s(env) for s in shape]
-        if any(n < 0 for n in sizes):
-            raise InterpretError(f"allocation of {buffer.name} with shape {sizes}")
+        sizes = [max(s(env), 0) for s in shape]
         env[slot] = np.full(full_shape(buffer, sizes), fill, kind)
         env[slot + 1] = np.zeros(sizes, bool) if watch else None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,7 +37,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.visit import free_vars, walk, walk_stmts
+from metasched.ir.visit import free_vars, layout_vars, walk, walk_stmts
 
 Run: TypeAlias = Callable[[Env], None]
 
@@ -269,10 +269,11 @@ class StmtCompiler(ExprCompiler):
         return run
 
     def _realize(self, s: BlockRealize) -> Run:
-        enter, starts = self.bind(s)
-        with self.fences.around(self, s.block):
-            init = None if s.block.init is None else self.one(s.block.init)
-            body = self.one(s.block.body)
+        with self.inside(s.block):
+            enter, starts = self.bind(s)
+            with self.fences.around(self, s.block):
+                init = None if s.block.init is None else self.one(s.block.init)
+                body = self.one(s.block.body)
 
         def run(env: Env) -> None:
             if enter(env):
@@ -281,6 +282,17 @@ class StmtCompiler(ExprCompiler):
                 body(env)
 
         return run
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Compile a block: the extents, strides and offsets that its matches define end with it.
+
+        A copy of the block, beside it, defines the same variables again.
+        """
+        matched = layout_vars(block).difference(self.slots)
+        yield
+        for var in matched:
+            self.slots.pop(var, None)
 
     def bind(self, s: BlockRealize) -> tuple[Callable[[Env], bool], Callable[[Env], bool]]:
         """The functions `enter` and `starts` of a block.

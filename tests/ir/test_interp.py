@@ -463,6 +463,30 @@ def test_symbolic_extents_come_from_the_arrays():
         run(f, np.zeros(5, "float32"), x)
 
 
+@pytest.mark.parametrize("n", [3, 0, -1, -100, -(10**6)])
+def test_memory_of_an_extent_below_zero_is_empty(n):
+    """A step such as `reindex` adds memory of as many elements as a loop has iterations."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((4,), "int32"), B: T.Buffer((1,), "int32"), n: T.int32):
+    C = T.alloc_buffer((n, 1000), "int32")
+    for i in range(n):
+        with T.block("C"):
+            vi = T.axis.spatial(n, i)
+            C[vi, 0] = A[vi]
+    for i in range(n):
+        with T.block("B"):
+            vi = T.axis.spatial(n, i)
+            T.reads(C[vi, 0])
+            T.writes(B[0])
+            B[0] = B[0] + C[vi, 0]
+""")
+    a, got, compiled = np.arange(4, dtype=np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    run(func, a, got, n)
+    build(func)(a, compiled, n)
+    assert got[0] == compiled[0] == sum(range(max(n, 0)))
+
+
 def test_scalars_and_modules():
     a, x = Buffer.of("A", (1,)), Var("x", "float16")
     f = func([a, x], store(a, cast("float32", x), 0))

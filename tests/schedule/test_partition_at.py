@@ -95,3 +95,29 @@ def test_refusals() -> None:
     assert as_int(sch.get(sch.get_loops("A_i1")[1]).extent) == 1
     sch.unroll(j)
     check_refused(sch, lambda: sch.partition_at(k, j, 0), "loop-has-kind", "unroll already")
+
+
+def test_parts_match_the_buffer_again() -> None:
+    """Each part has a copy of the match; a part that never runs does not set its strides."""
+
+    @T.prim_func
+    def tiles(A: T.Buffer((12, 12), "int32"), B: T.Buffer((12, 12), "int32")):
+        for i, j in T.grid(3, 3):
+            with T.block("tile"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.reads(A[vi * 4 : vi * 4 + 4, vj * 4 : vj * 4 + 4])
+                T.writes(B[vi * 4 : vi * 4 + 4, vj * 4 : vj * 4 + 4])
+                s0 = T.int32()
+                s1 = T.int32()
+                a = T.match_buffer(
+                    A[vi * 4 : vi * 4 + 4, vj * 4 : vj * 4 + 4], (4, 4), "int32", strides=[s0, s1]
+                )
+                for x, y in T.grid(4, 4):
+                    with T.block("copy"):
+                        vx, vy = T.axis.remap("SS", [x, y])
+                        B[vi * 4 + vx, vj * 4 + vy] = a[vy, vx] + s0
+
+    sch = Schedule(tiles, check=True)
+    i, j = sch.get_loops("tile")
+    sch.partition_at(i, j, 0)
+    check_transform(tiles, sch)

@@ -122,6 +122,15 @@ def test_a_factor_that_a_call_may_make_zero_is_refused() -> None:
             rf"the factor n( - 1)? is not proved to be at least {least} here",
         )  # fmt: skip
         assert "hint: write T.max(n" in str(error) and "for i in range(16):" in str(error)
+    check_refused(
+        sch, lambda: sch.cut_loop(loop, n // 2), "bad-count", "not proved to have n // 2 iterations"
+    )
+    check_refused(
+        sch,
+        lambda: sch.split(loop, [T.max(n, 1)]),
+        "not-covering",
+        r"multiply to max\(n, 1\), less",
+    )
     sch.split(loop, [None, T.max(n, 1)])
     kernel = build(sch)
     for number in (-3, 0, 1, 5, 40):

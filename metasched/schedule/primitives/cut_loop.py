@@ -72,9 +72,9 @@ def _count(state: State, node: For, at: int | Expr) -> Expr:
     count = state.integer(at)
     known = Analyzer(ranges_of(state.loops_above(node)))
     if count is None or not known.prove(abs(count) <= node.extent):
+        shown = show_expr(at) if isinstance(at, Expr) else brief(at)
         raise state.error(
-            "bad-count", f"the loop {node.var.name} is not proved to have {brief(at)} iterations",
-            node,
+            "bad-count", f"the loop {node.var.name} is not proved to have {shown} iterations", node,
         )  # fmt: skip
     return node.min + count if count >= 0 else node.min + node.extent + count
 

@@ -9,6 +9,7 @@ from operator import mul
 
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.mixed_radix import mixed_radix
+from metasched.errors import brief
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, as_expr, as_int, cast
@@ -88,7 +89,8 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
     for factor in factors:
         given = None if factor is None else state.expr(factor)
         if given is not None and not given.dtype.is_int:
-            raise state.error("bad-factor", f"the factor {factor!r} is no integer")
+            shown = show_expr(given) if isinstance(factor, Expr) else brief(factor)
+            raise state.error("bad-factor", f"the factor {shown} is no integer")
         value = None if given is None else cast(extent.dtype, given)
         size = as_int(value)
         if value is not None and size is None:
@@ -103,11 +105,11 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
     _require_positive(state, loop, known)
     filled = _filled_in(extent, *known)
     if filled is None:
-        shown = Analyzer().simplify(reduce(mul, [f for f in known if f is not None]))
+        product = Analyzer().simplify(reduce(mul, [f for f in known if f is not None]))
         raise state.error(
             "not-covering",
-            f"the factors multiply to {as_int(shown) or shown!r}, less than the extent "
-            f"{as_int(extent) or extent!r} (or not proved to reach it)",
+            f"the factors multiply to {show_expr(product)}, less than the extent "
+            f"{show_expr(extent)} (or not proved to reach it)",
             hint="leave one factor None",
         )
     return filled

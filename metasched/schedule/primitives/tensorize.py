@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import RegistryError, ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.describe import show_region
+from metasched.ir.describe import show_expr, show_region
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Ramp
@@ -124,8 +124,8 @@ def _require_layout(
         moves = as_int(view.shape[axis]) != 1
         if moves and not isinstance(want, Var) and not known.equal(have, want.astype(have.dtype)):
             raise state.error(
-                "layout", f"{source.name} has stride {as_int(have) or have!r} where the "
-                f"implementation takes {as_int(want) or want!r}", node,
+                "layout", f"{source.name} has stride {show_expr(have)} where the "
+                f"implementation takes {show_expr(want)}", node,
                 hint=_layout_hint(view),
             )  # fmt: skip
     if view.offset_factor > 1:
