@@ -79,6 +79,14 @@ def jumps(body: Stmt) -> bool:
     return not isinstance(body, (For, While)) and any(map(jumps, body.stmts))
 
 
+@fact
+def breaks(body: Stmt) -> bool:
+    """Whether a break in a loop's body belongs to this loop, not to an inner one."""
+    return isinstance(body, Break) or (
+        not isinstance(body, (For, While)) and any(map(breaks, body.stmts))
+    )
+
+
 def walk(stmt: Stmt) -> Iterator[Stmt | Expr]:
     """Every statement and every expression of the subtree, statements in program order."""
     for node in walk_stmts(stmt):

@@ -41,7 +41,7 @@ from metasched.script.hints import STATEMENTS as HINTS
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
-from metasched.script.scalars import counted, leaves
+from metasched.script.scalars import counted, leaves, own_break
 from metasched.script.sections import Section
 
 Item = Stmt | Scoped
@@ -89,6 +89,9 @@ class BodyReader(CallReader):
         if len(names) != len(loops.ranges):
             self.fail(node.target, f"{len(loops.ranges)} loops need as many variables, "
                       f"{len(names)} given")  # fmt: skip
+        if len(names) > 1 and (found := own_break(node.body)):
+            self.fail(found, "T.grid is one loop in Python, which break would leave",
+                      "write nested loops over range: break leaves the innermost one")  # fmt: skip
         with self.scope():
             variables = []
             for name, (low, size) in zip(names, loops.ranges, strict=True):
@@ -120,11 +123,12 @@ class BodyReader(CallReader):
                     self.fail(node, "range takes one to three numbers")
                 stop, step = [*args, None, None][1:3]
                 return self.loop(node, ForKind.SERIAL, args[0], stop, step, None, len(args) > 1)
-            found = self.word(node, fn)
+            found = self.word(node, fn) if isinstance(fn, StatementWord) else None
             if isinstance(found, Loops):
                 return found
         self.fail(node, "a loop runs over range, T.grid, T.serial, T.parallel, T.vectorized, "
-                  "T.unroll or T.thread_binding")  # fmt: skip
+                  "T.unroll or T.thread_binding", "for each of some Python values, write the "
+                  "statements under @T.macro and call the macro with the value")  # fmt: skip
 
     def _while(self, node: ast.While) -> list[Item]:
         if node.orelse:

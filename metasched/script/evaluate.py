@@ -214,6 +214,9 @@ class Evaluator(Indexing):
             if isinstance(a, Expr) and isinstance(b, Expr):
                 self.fail(node, "`is` tells Python objects apart, not values", "write ==")
             return (a is b) is isinstance(op, ast.Is)
+        if isinstance(op, (ast.In, ast.NotIn)):
+            self.fail(node, "`in` compares while the script is read, and here a value is known "
+                      "only when it runs", "compare with each value: x == a or x == b")  # fmt: skip
         for side in (a, b):
             if not isinstance(side, (Expr, bool, int, float)):
                 self.fail(node, f"an operand is an expression or a number, not {describe(side)}")

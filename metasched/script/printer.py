@@ -30,7 +30,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.visit import bound_vars, free_vars, walk
+from metasched.ir.visit import bound_vars, breaks, free_vars, walk
 from metasched.script.doc import CLOSE, OPEN, Doc, Names
 from metasched.script.print_expr import ExprPrinter, quote
 from metasched.script.words import REMAP_LETTER
@@ -227,7 +227,8 @@ class Printer:
             self._under(node, f"for {names} in {word}:", inner.body)
 
     def _nest(self, node: For) -> list[For]:
-        """The loops from `node` inwards that can be printed as one T.grid."""
+        """The loops from `node` inwards that can be printed as one T.grid; in Python, a break
+        would leave all of them."""
         nest = [node]
         seen = {node.var}
         while _is_grid(nest[-1]) and nest[-1] not in self.marked:
@@ -238,7 +239,7 @@ class Printer:
                 break
             nest.append(body)
             seen.add(body.var)
-        return nest
+        return nest[:-1] if len(nest) > 1 and breaks(nest[-1].body) else nest
 
     def _extents(self, node: For) -> str:
         """The text after `in`: the loop's kind, bounds and annotations."""

@@ -285,6 +285,18 @@ def leaves(nodes: Sequence[ast.stmt]) -> bool:
     )
 
 
+def own_break(nodes: Sequence[ast.stmt]) -> ast.Break | None:
+    """The first `break` of a body that leaves the loop around it, not an inner loop."""
+    for node in nodes:
+        if isinstance(node, ast.Break):
+            return node
+        if not isinstance(node, (ast.For, ast.While)):
+            found = own_break([*getattr(node, "body", ()), *getattr(node, "orelse", ())])
+            if found is not None:
+                return found
+    return None
+
+
 def _more(
     regions: tuple[BufferRegion, ...], found: dict[Buffer, None], own: set[Buffer]
 ) -> tuple[BufferRegion, ...]:
