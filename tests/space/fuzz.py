@@ -39,6 +39,7 @@ import numpy as np
 from space.chains import CHAINS
 from space.fences import Fenced, fenced_buffers, fenced_heap
 from space.hard_data import HardData
+from space.kept_bits import keeps_bits
 from space.random_kinds import Draw
 from space.random_kinds_more import KINDS
 from strategies import random_func
@@ -293,6 +294,13 @@ def hard(case: Case, func: PrimFunc, task: Task) -> tuple[Task, Any, Any]:
     return settled(case, func, task) if any(ruined) else (noisy, given, after)
 
 
+def bit_by_bit(case: Case, func: PrimFunc, task: Task) -> tuple[Task, Any, Any]:
+    """The task on numbers of which each sum is rounded, compared exactly, with the arguments before
+    and after."""
+    task = replace(task.with_normal_data(), exact=True)
+    return task, *expected(case, func, task, HardData(func) if case.hard else fill)
+
+
 def with_noise(
     case: Case, func: PrimFunc, task: Task, after: Sequence[np.ndarray], drawn: Drawn = nudged
 ) -> Task:
@@ -381,7 +389,10 @@ def play(case: Case, tally: Tally, count: int = CANDIDATES) -> None:
     task = make_task(func, signature, key="fuzz", seed=case.seed)
     if case.seed % 4 == 3:
         task = task.with_normal_data()
-    data = hard(case, func, task) if case.hard else settled(case, func, task)
+    if case.operator in KINDS and keeps_bits(func):
+        data = bit_by_bit(case, func, task)
+    else:
+        data = hard(case, func, task) if case.hard else settled(case, func, task)
     for sch in candidates(case, func, tally, count):
         check_texts(func, sch)
         check(case, sch, data)

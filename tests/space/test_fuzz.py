@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from space.fuzz import KINDS, RANDOM, Broken, Case, Tally, case_of, check, fits, play, report
 from space.hard_data import HardData
+from space.kept_bits import keeps_bits
 
 from metasched.measure.task import make_task
 from metasched.runtime.build import build
@@ -38,8 +40,9 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["several_outputs", "triangles", "stencil_chains", "indexed", "plain_loops", "plain_idioms"],
-)
+    ["several_outputs", "triangles", "stencil_chains", "indexed", "plain_loops", "plain_idioms",
+     "ordered_sums"],
+)  # fmt: skip
 def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> None:
     tally = Tally()
     case = Case(1, kind, (5, 9), "native")
@@ -58,6 +61,23 @@ def test_hard_data_give_the_same_results(kind: str) -> None:
     except Broken as error:
         pytest.fail(report(case, error), pytrace=False)
     assert tally.ran[kind] == 1
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_sum_in_another_order_is_seen(monkeypatch: pytest.MonkeyPatch, hard: bool) -> None:
+    """With `reassoc` taken for granted, sums of plain loops run in vectors: other last digits."""
+    enclose = importlib.import_module("metasched.schedule.primitives.enclose")
+    real = enclose._with_reductions
+    monkeypatch.setattr(enclose, "_with_reductions", lambda *given: real(*given[:2], True))
+    seen = 0
+    for number in (0, 5, 8):
+        case = Case(number, "ordered_sums", (number, 33), "native", hard=hard)
+        assert keeps_bits(case.func())
+        try:
+            play(case, Tally(), 2)
+        except Broken as error:
+            seen += "they must be equal" in str(error)
+    assert seen
 
 
 def test_hard_data_hold_what_test_data_leave_out() -> None:

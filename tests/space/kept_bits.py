@@ -1,0 +1,51 @@
+"""Programs whose results every schedule must keep bit by bit, floats too.
+
+Only a block under `T.axis.reduce` and a liberty of the function change the order of a sum, and only
+a product is fused with a sum. So a plain program that adds, subtracts, compares and chooses floats,
+without products and functions, has one result. A sum in another order differs in the last digits
+only, which a tolerance hides.
+"""
+
+from __future__ import annotations
+
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import (
+    Add,
+    Cast,
+    Expr,
+    FloatImm,
+    Max,
+    Min,
+    Mul,
+    Select,
+    Sub,
+    Var,
+)
+from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block
+from metasched.ir.visit import walk_exprs, walk_stmts
+
+_EXACT = (Add, Sub, Max, Min, Select, Cast, BufferLoad, FloatImm, Var)
+_SIZES = ("float32", "float64")
+
+
+def keeps_bits(func: PrimFunc) -> bool:
+    """Whether no schedule may change a bit of the results; see above."""
+    stmts = list(walk_stmts(func.body))
+    if func.liberties or any(b.dtype.is_float and b.dtype not in _SIZES for b in func.buffers):
+        return False
+    if any(isinstance(s, Block) and any(v.is_reduce for v in s.iter_vars) for s in stmts):
+        return False
+    nodes = {node for s in stmts for e in s.exprs for node in walk_exprs(e)}
+    return all(_exact(node) for node in nodes if node.dtype.is_float)
+
+
+def _exact(node: Expr) -> bool:
+    if isinstance(node, Mul):  # by a power of two, which rounds nothing; -1 changes a sign
+        return any(
+            isinstance(f, FloatImm) and f.value in (2.0, 0.5, 0.25, -1.0) for f in node.children
+        )
+    if isinstance(node, Call):
+        return node.op.name == "if_then_else"
+    return isinstance(node, _EXACT)
