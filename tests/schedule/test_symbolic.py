@@ -140,6 +140,23 @@ def test_a_factor_that_a_call_may_make_zero_is_refused() -> None:
         assert (found == np.arange(16) + number).all() and (got == found).all()
 
 
+def test_a_factor_is_zero_where_the_loop_has_no_iteration() -> None:
+    sch = Schedule(product, seed=0, check=True)
+    n, m = product.buffers[2].shape
+    i, j = sch.get_loops("D")
+    for factors in ([m, None], [None, n]):
+        check_refused(
+            sch, lambda factors=factors: sch.split(i, factors), "bad-factor",
+            "the factor [nm] is not proved to be at least 1 here",
+        )  # fmt: skip
+    sch.split(j, [n, None])  # the loop around has n iterations, so n is at least 1
+    sch.split(i, [n, None])
+    check_transform(product, sch)
+    kernel, empty = build(sch), [np.zeros(s, np.float32) for s in ((0, 2), (2, 3), (0, 3))]
+    kernel(*empty)
+    run(sch.mod, *empty)
+
+
 def test_the_extents_of_parameters_fuse_as_they_are() -> None:
     sch = Schedule(product, seed=0)
     sch.fuse(*sch.get_loops("D"))

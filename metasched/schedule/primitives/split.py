@@ -12,8 +12,9 @@ from metasched.arith.mixed_radix import mixed_radix
 from metasched.errors import brief
 from metasched.ir.buffer import Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import TRUE, Expr, as_expr, as_int, cast
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int, cast
 from metasched.ir.stmt import Break, For
+from metasched.ir.visit import substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     in_view,
@@ -116,11 +117,21 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
 
 
 def _require_positive(state: State, loop: For, factors: Sequence[Expr | None]) -> None:
-    """Refuse a factor that a call may make zero or less; as an extent alone, zero does no harm."""
-    varying = [f for f in factors if f is not None and as_int(f) is None]
-    least = 1 if None in factors else 0
-    for factor in varying:
-        if not known_here(state, loop).prove(factor >= least):
+    """Refuse a factor that a call may make zero or less.
+
+    Zero does no harm if all factors are given, or if it is an outer loop's and then the loop itself
+    has no iteration.
+    """
+    left = factors.index(None) if None in factors else len(factors)
+    for at, factor in enumerate(factors):
+        if factor is None or as_int(factor) is not None:
+            continue
+        known = known_here(state, loop)
+        least = 1 if None in factors else 0
+        if isinstance(factor, Var) and at < left:
+            none = substitute(loop.extent, {factor: as_expr(0, factor.dtype)})
+            least = 0 if known.prove(none <= 0) else least
+        if not known.prove(factor >= least):
             shown = show_expr(factor)
             raise state.error(
                 "bad-factor", f"the factor {shown} is not proved to be at least {least} here", loop,
