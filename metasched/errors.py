@@ -193,11 +193,10 @@ def shown_at_caller(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def shortened(error: MetaschedError) -> MetaschedError:
-    """The error, its traceback without the frames inside of the package; the message says what
-    is wrong, and where.
+    """The error with the frames of users' files alone in its traceback and in those of its causes.
 
-    It is to be raised from its cause, the error of a user's function say: messages repeat what
-    the package met on its way. Python's development mode (`python -X dev`) keeps all frames.
+    The caller raises it `from error.__cause__`, which hides what else was raised on the way: the
+    message repeats it. Python's development mode (`python -X dev`) keeps all frames.
     """
     if sys.flags.dev_mode:
         return error

@@ -100,7 +100,7 @@ class _Updates:
             return self.of(stmt.then, lets, (*tests, test)) if stmt.orelse is None else _ORDERED
         if isinstance(stmt, (SeqStmt, For)):
             return _all([self.of(s, lets, tests) for s in stmt.stmts])
-        if isinstance(stmt, BlockRealize):  # an init of it sets what its own updates start from
+        if isinstance(stmt, BlockRealize):  # its init sets what its own updates start from
             return self.of(stmt.block.body, lets, tests)
         if not isinstance(stmt, BufferStore):
             return _WORD

@@ -407,10 +407,10 @@ def commutes(block: Block, buffer: Buffer) -> bool:
 
     They may if the block has reduction iterators and the only element of the buffer that it reads
     is the element that it writes. With an init, the element must determine the spatial iterators,
-    so that the init sets each element once. The result of an argmin or argmax
-    must depend on the order neither by ties nor by NaN. Other stores that use each other's running
-    values must form a known reduction. Each other store must be an update whose order does not
-    matter, as far as can be seen (`analysis.any_order`).
+    so that the init sets each element once. The result of an argmin or argmax must depend on the
+    order neither by ties nor by NaN. Several stores that use each other's running values must form
+    a known reduction. A store alone must be an update whose order does not matter, as far as can
+    be seen (`analysis.any_order`).
     """
     use = buffer_uses(block)[buffer]
     if len(use.writes) != 1 or not all(v.is_spatial or v.is_reduce for v in block.iter_vars):

@@ -112,8 +112,8 @@ def guarded_reads(block: Block) -> tuple[Read, ...] | None:
 
 @fact
 def store_conditions(block: Block) -> tuple[tuple[BufferStore, tuple[Expr, ...]], ...]:
-    """The stores in a block's init and body, variables replaced by their values, with the
-    conditions around them that the block leaves as they are (cached)."""
+    """The stores in a block's init and body, and the conditions around each that the block does
+    not change (cached). The values of variables replace them."""
     written = _written(block)
     return tuple(
         (stmt, tuple(c for c in known if not _loads(c, written)))

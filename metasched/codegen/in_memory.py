@@ -1,4 +1,7 @@
-"""Values in memory and in registers: a bool is a byte in memory, bfloat16 float32 in registers."""
+"""Values in memory and in registers: a bool is a byte in memory, bfloat16 float32 in registers.
+
+Also stores under a mask, in which LLVM needs help.
+"""
 
 from __future__ import annotations
 

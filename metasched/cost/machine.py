@@ -180,6 +180,7 @@ def _crowd(nest: Nest, depth: int, machine: MachineModel) -> float:
 
 
 def _lane_loops(order: list[Loop]) -> int:
+    """How many of the innermost loops are lanes."""
     return next((k for k, loop in enumerate(order) if loop.kind != "vectorized"), len(order))
 
 
@@ -232,7 +233,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
             launches = total // products[k + 1]
     used = tasks / -(-tasks // machine.cores)
     fits = [within(nest, level) for level in machine.levels]
-    if not block.fold and _crowd(nest, block.depth, machine) > 1.0:
+    if not block.fold and _crowd(nest, block.depth, machine) > 1.0:  # lines push each other out
         fits[0] = min(fits[0], _lane_loops(order))
     near, far, memory = (
         traffic(nest, k, machine.line) * ran / level.per_cycle

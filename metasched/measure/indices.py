@@ -2,8 +2,8 @@
 
 An index that is a sum of loads, loop variables and constants gives exact limits: each of two loads
 that are added gets half of the room. A loop that memory bounds stands for its first and its last
-value. A float that is scaled and cut to a whole number counts as that often. Where an index is no
-such sum, small values are taken.
+value. A float that is multiplied and cut to an integer counts as often as its factor says. Where an
+index is no such sum, small values are taken.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, wa
 _CUT = 1 - 2**-10
 """How far a float may exceed the largest index that it is cut to."""
 _Times: TypeAlias = "dict[Buffer, float]"
+"""How often loads of a buffer count in a sum."""
 
 
 @dataclass

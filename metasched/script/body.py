@@ -127,8 +127,8 @@ class BodyReader(CallReader):
             if isinstance(found, Loops):
                 return found
         self.fail(node, "a loop runs over range, T.grid, T.serial, T.parallel, T.vectorized, "
-                  "T.unroll or T.thread_binding", "for each of some Python values, write the "
-                  "statements under @T.macro and call the macro with the value")  # fmt: skip
+                  "T.unroll or T.thread_binding", "to repeat statements for Python values, write "
+                  "them under @T.macro and call the macro with each value")  # fmt: skip
 
     def _while(self, node: ast.While) -> list[Item]:
         if node.orelse:

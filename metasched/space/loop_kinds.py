@@ -282,6 +282,7 @@ def spread_nest(
     Args:
         tried: the variables of the loops that were tried for other blocks of the nest; the loops
             tried for this block are added.
+        cores: into how many parts a loop is split that goes outside; with one, none goes.
 
     Returns whether a loop was made parallel; otherwise the schedule is unchanged.
     """

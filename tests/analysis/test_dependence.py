@@ -296,7 +296,7 @@ def test_a_table_that_a_block_fills_from_its_own_results_is_private(loops: str) 
         (2, _UPDATE),  # D[1, 0] is not written
         (0, _UPDATE.replace("D[vi, vj + 1]", "T.if_then_else(vj < 5, D[vi + 1, vj + 2], 0)")),
         (0, _UPDATE.replace("D[vi, vj + 1]", "T.if_then_else(vi < 5, D[vi + 2, vj], 0)")),
-        (0, f"if A[vs, vi] > 0: {_UPDATE}"),  # some elements are not written
+        (0, f"if A[vs, vi] > 0: {_UPDATE}"),  # where A is at most 0, no element is written
     ],
 )
 def test_a_table_that_reads_later_results_is_not_private(first: int, store: str) -> None:

@@ -83,7 +83,7 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("for k in captured_pair:\n    pass", 1, "captured_pair", "a loop runs over range, T.grid"),
     ("for k in T.exp(1.0):\n    pass", 1, "T.exp(1.0)", "a loop runs over range, T.grid"),
     ("for k in (1, 2):\n    pass", 1, "(1, 2)",
-     "for each of some Python values, write the statements under @T.macro"),
+     "to repeat statements for Python values, write them under @T.macro"),
     ("for k, l in T.grid(2, 3):\n    if i < l:\n        break", 3, "break",
      "T.grid is one loop in Python, which break would leave"),
     ("A[0, 0] = 1 if i in (2, 3) else 2", 1, "i in (2, 3)", "compare with each value: x == a or"),

@@ -1,7 +1,7 @@
 """Programs whose results every schedule must keep bit by bit, floats too.
 
-Only a block under `T.axis.reduce` and a liberty of the function change the order of a sum, and only
-a product is fused with a sum. So a plain program that adds, subtracts, compares and chooses floats,
+Only a block under `T.axis.reduce` and a liberty of the function change the order of a sum. Only a
+product is fused with a sum. So a plain program that adds, subtracts, compares and chooses floats,
 without products and functions, has one result. A sum in another order differs in the last digits
 only, which a tolerance hides.
 """

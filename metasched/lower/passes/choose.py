@@ -66,8 +66,12 @@ def _choice(condition: Expr, then: BufferStore, orelse: BufferStore) -> BufferSt
 
 
 def _pairs(stmt: IfThenElse) -> list[tuple[BufferStore, BufferStore]] | None:
-    """The stores of both branches; None if they store other than to the same places in turn, or
-    several stores and what they, or the condition, read of their buffers."""
+    """The stores of both branches, pair by pair; None for other statements, or if two stores of a
+    pair have different places.
+
+    Also None if there are several pairs and one of them writes a buffer that any of them, or the
+    condition, reads.
+    """
     then, orelse = stmt.then, stmt.orelse
     sides = [s.items if isinstance(s, SeqStmt) else (s,) for s in (then, orelse)]
     if len(sides[0]) != len(sides[1]):

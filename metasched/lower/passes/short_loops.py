@@ -5,8 +5,8 @@
     for i_4 in range(n // 4): B[i_4 * 4] = ..; B[i_4 * 4 + 1] = ..; (2, 3)      # at least 0
     for rest in range(n % 4): B[n // 4 * 4 + rest] = ..
 
-A processor takes one branch in two cycles at best, so a lookup in a table would take as long. Loops
-in vectors, sums, scans and loops that read what they store stay as they are.
+A processor takes a branch every two cycles at best, as long as a lookup in a table. Loops in
+vectors, sums, scans and loops that read what they store stay as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from metasched.ir.stmt import BufferStore, For, ForKind, IfThenElse, LetStmt, Se
 from metasched.ir.visit import free_vars, fresh_copy, loads_of, map_body, substitute, walk_stmts
 
 COPIES = 4
+"""The iterations between two tests."""
 LEAST = 16
 """The fewest iterations of a loop that is copied."""
 MOST = 16
@@ -28,7 +29,7 @@ _SHORT = (BufferStore, IfThenElse, LetStmt, SeqStmt)
 
 
 def unroll_short_loops(func: PrimFunc) -> PrimFunc:
-    """Copy the iterations of innermost serial loops that take a few operations each."""
+    """Copy the iterations of innermost serial loops of at most MOST operations each."""
     return map_body(func, _outside_of_vectors)
 
 

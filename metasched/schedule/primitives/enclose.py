@@ -59,7 +59,7 @@ _CHEAP = {
     *("floor", "ceil", "round", "nearbyint", "trunc", "abs", "if_then_else", "likely", "popcount"),
     *("shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
 }
-"""Functions that cost a few cycles."""
+"""Functions that are one operation on bits, a rounding or a choice."""
 
 
 @primitive(of_block=ways.plain())
@@ -70,9 +70,9 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     where they are; a condition, a variable, a `while` or a `for` with a break goes into the block
     with the stores below it if no other `for` stands there. A variable above a `for` becomes memory
     of one element. Where loops or indices mention it, its value takes its place, if the value is
-    cheap and does not change below. The statements below `if c: continue` become
-    the other branch of the condition. An update in a condition, whose loops may run in any order,
-    becomes an update by a choice: `S = S + T.Select(c, x, 0)`.
+    cheap and does not change below. The statements below `if c: continue` become the other branch
+    of the condition. An update in a condition, whose loops may run in any order, becomes an update
+    by a choice: `S = S + T.Select(c, x, 0)`.
 
     The iterators of the new blocks are the loops whose variables the statements mention: spatial
     where different iterations are proved to write different elements, reduce or scan where they

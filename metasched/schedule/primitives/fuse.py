@@ -31,7 +31,8 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     extents.
 
     A single loop stays unchanged. If the product overflows the type of the loops, the new loop
-    counts in int64.
+    counts in int64. Of several extents that may be below zero, all but the first enter the product
+    as `T.max(extent, 0)`.
 
     requires  each loop is the only statement of the loop before, is serial, and has no annotation
               or thread binding; no end uses another fused loop's variable, or memory that is

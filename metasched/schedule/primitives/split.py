@@ -40,9 +40,9 @@ def split(
 ) -> list[LoopRV]:
     """Cut `loop` into len(factors) nested loops; one factor may be None (or -1) to be inferred.
 
-    requires  the loop is serial, has no annotation and no thread binding; factors are positive and
-              their product covers the extent; no break leaves the loop, and nothing below writes
-              what the loop's ends read
+    requires  the loop is serial, has no annotation and no thread binding; each factor is proved
+              positive, or zero only where the loop has no iteration; the product covers the
+              extent; no break leaves the loop, and nothing below writes what the loop's ends read
     rewrite   for i in range(128): S(i)
               ->
               for i_0, i_1 in T.grid(2, 64): S(i_0 * 64 + i_1)
@@ -119,8 +119,8 @@ def _extents(state: State, loop: For, factors: Sequence[int | Expr | None]) -> t
 def _require_positive(state: State, loop: For, factors: Sequence[Expr | None]) -> None:
     """Refuse a factor that a call may make zero or less.
 
-    Zero does no harm if all factors are given, or if it is an outer loop's and then the loop itself
-    has no iteration.
+    Zero does no harm if all factors are given. Nor does it before the factor None, where the loop
+    then has no iteration.
     """
     left = factors.index(None) if None in factors else len(factors)
     for at, factor in enumerate(factors):
