@@ -19,6 +19,7 @@ from metasched.cost.footprint import Footprint
 from metasched.cost.guard_fraction import guard_fraction
 from metasched.cost.nest import Nest, guards, page_misses, scattered, traffic, within
 from metasched.cost.summary import Loop, Store
+from metasched.cost.transfer import transfers
 from metasched.target.machine import MachineModel
 
 MACHINE_FEATURES: tuple[str, ...] = (
@@ -112,6 +113,9 @@ def machine_features(
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, machine) for nest in nests]
+    for cost, moved in zip(costs, transfers(nests, machine), strict=True):
+        near, far, memory = cost.levels
+        cost.levels = near, far + moved / machine.line * machine.transfer, memory
     main = max(costs, key=lambda c: c.bound / c.cores)
     cores, second = machine.cores, machine.levels[1].bytes
     ideal = (work or work_of(nests, machine)) / cores + 1.0

@@ -35,6 +35,7 @@ class MachineModel:
         page: bytes of a page.
         pages: whose addresses a core has at hand.
         page_miss: cycles of one more page.
+        transfer: cycles of a line that another core wrote.
         latency: cycles from a sum to the next sum that needs it.
         loop_step: cycles of a step of a loop that is not unrolled.
         launch: cycles of a parallel region.
@@ -51,6 +52,7 @@ class MachineModel:
     page: int = 4096
     pages: int = 64
     page_miss: float = 8.0
+    transfer: float = 100.0
     latency: float = 4.0
     loop_step: float = 2.0
     launch: float = 5000.0

@@ -499,6 +499,63 @@ def test_pages_are_looked_up_again_where_too_many_lie_between():
     assert whole < narrow - 5.0
 
 
+def stages(first: str, second: str) -> IRModule:
+    """A table that one statement writes and another reads, each divided along rows or columns."""
+    loops = {"rows": "for i in T.parallel(64):\n        for j in range(64)",
+             "columns": "for j in T.parallel(64):\n        for i in range(64)",
+             "serial": "for i in range(64):\n        for j in range(64)"}  # fmt: skip
+    return parse(f"""
+@T.prim_func
+def main(A: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
+    B = T.alloc_buffer((64, 64), "float32")
+    {loops[first]}:
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * T.float32(2)
+    {loops[second]}:
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = B[vi, vj] + T.float32(1)
+""")
+
+
+def test_data_that_another_core_wrote_comes_from_its_cache():
+    def far(first: str, second: str) -> float:
+        found = machine(stages(first, second), work=1000.0)
+        return 2.0 ** found["l2_l3"] * 501.0  # cycles
+
+    lines = 64 * 64 * 4 // 64
+    moved = lines / 2 * TARGET.machine_model().transfer / 2  # half of them, by two cores
+    own = far("rows", "rows")
+    assert far("columns", "columns") < own + 0.1 * moved
+    assert far("rows", "columns") == pytest.approx(own + moved, rel=0.05)
+    assert far("columns", "rows") == pytest.approx(own + moved, rel=0.05)
+    assert far("serial", "rows") > own + 0.9 * moved
+
+
+def test_rows_that_a_step_of_time_reads_were_written_by_the_step_before():
+    def steps(kind: str, loop: str = "j") -> IRModule:
+        return parse(f"""
+@T.prim_func
+def main(A: T.Buffer((64, 64), "float32"), S: T.Buffer((64,), "float32")):
+    for t in range(64):
+        for i in range(64):
+            with T.block("S"):
+                vt, vi = T.axis.remap("SS", [t, i])
+                S[vi] = A[vi, vt] * T.float32(2)
+        for {loop} in T.{kind}(64):
+            for {"i" if loop == "j" else "j"} in range(64):
+                with T.block("A"):
+                    vi, vj = T.axis.opaque(64, i), T.axis.opaque(64, j)
+                    A[vi, vj] = S[vi]
+""")
+
+    def far(mod: IRModule) -> float:
+        return 2.0 ** machine(mod, work=1000.0)["l2_l3"]
+
+    assert far(steps("parallel")) > 2 * far(steps("serial"))
+
+
 def test_loops_that_are_unrolled_unasked_are_part_of_the_block():
     asked = Matmul(64).program((2, 8, 1, 4), (1, 2, 2, 16), (8, 8), 64)
     assert machine(asked)["block.chain"] == 3.0  # eight steps of the reduction
