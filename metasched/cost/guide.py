@@ -8,7 +8,9 @@ The estimate is a weighted sum of the machine model's parts. The weights were ch
 of the suite, 12 odd shapes, 30 kernels of PolyBench) with up to 19 measured programs each, on a Zen
 3. The first choice reaches 0.92, 0.93 and 0.88 of the best speed of these programs. With equal
 weights of the parts it reaches 0.89, 0.87 and 0.87. Weights from half to twice these values change
-the shares by at most 0.02.
+the shares by at most 0.02. On 275 tasks of a Zen 4 with up to 28 programs each (71 of the suite, 51
+in low precision, 29 of PolyBench, 124 others) the estimate alone reaches 0.87, and 0.89 together
+with a prior trained without the operator in question.
 """
 
 from __future__ import annotations
