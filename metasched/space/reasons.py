@@ -19,6 +19,7 @@ from metasched.analysis.block import (
     reduction,
 )
 from metasched.analysis.dependence import carried_dependence
+from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, Scope
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import BufferStore, ForKind, IterKind
@@ -102,13 +103,19 @@ def _serial(child: Child, scope: Scope) -> str:
             if why and steps(loop) < SMALL_INSIDE:
                 continue  # threads would wait for each other more than they work
             return ""
-        text = failure.message if failure is not None else _drives(loop.var.name, kind)
+        text = _drives(loop.var.name, kind) if failure is None else _touches(child, failure)
         why = why or text
-    at_run_time = [e for n in child.loops for e in n.exprs]
-    at_run_time += [e for r in child.block.writes for d in r.region for e in (d.min, d.extent)]
-    if why and any(map(reads_memory, at_run_time)):
-        why += "; if they never do, write the loop as T.parallel"
     return why
+
+
+def _touches(child: Child, failure: Failure) -> str:
+    """Which iterations may touch one element, and how to promise that they do not, where only
+    memory can tell."""
+    parts = [e for n in child.loops for e in n.exprs]
+    parts += [e for r in child.block.writes for d in r.region for e in (d.min, d.extent)]
+    if failure.slug != "carried-dependence" or not any(map(reads_memory, parts)):
+        return failure.message
+    return f"{failure.message}; if they never do, write the loop as T.parallel"
 
 
 def _scalar(child: Child, scope: Scope) -> str:
