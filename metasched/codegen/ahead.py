@@ -11,19 +11,20 @@ before, a conversion of a float at least, costs more than the update.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from metasched.codegen.arithmetic import binary
-from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.chunks import emit_in_chunks
+from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.in_memory import to_memory
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import Add, Cast, Expr, FloorDiv, Max, Mul, Var
+from metasched.ir.expr import Add, Cast, Expr, Var
 from metasched.ir.op import Effect, effect_of
-from metasched.ir.stmt import BufferStore, For, ForKind, LetStmt, Stmt
+from metasched.ir.stmt import BufferStore, For, LetStmt
 from metasched.ir.visit import free_vars, jumps, loads_of, walk_exprs, walk_stmts
 
-SerialLoop = Callable[[Emitter, For, Val, Val], None]
 _MOST = 8
 """The most statements of which a copy is made for each lane."""
 
@@ -38,8 +39,6 @@ def emit_ahead(
         serial_loop: emits a loop of iterations one after another.
     """
     let = node.body
-    if node.kind is not ForKind.SERIAL or e.lane is not None or e.mask is not None:
-        return False
     if not isinstance(let, LetStmt) or not is_ahead(let, node.var) or not plain(let.value):
         return False
     loads = loads_of(let.value)
@@ -47,15 +46,8 @@ def emit_ahead(
     lanes = e.module.vector_bits // bits
     if lanes < 4 or (extent.const is not None and extent.const < lanes):
         return False
-    if e.known_memory.disabled:  # buffers may share memory
-        return False
-    count = binary(e, Max, binary(e, FloorDiv, extent, literal(lanes)), literal(0))
-    chunk = Var(node.var.name, INT64)
-    body = Ahead(let, node.var, chunk, lanes)
-    serial_loop(e, For(chunk, node.min, node.extent, ForKind.SERIAL, body), literal(0), count)
-    done = binary(e, Mul, count, literal(lanes))
-    if done.const is None or done.const != extent.const:
-        serial_loop(e, node, done, extent)
+    emit = partial(_emit_vector, e, let, node.var, lanes)
+    emit_in_chunks(e, node, extent, lanes, emit, serial_loop)
     return True
 
 
@@ -78,21 +70,10 @@ def is_ahead(let: LetStmt, var: Var) -> bool:
     return any(let.var in free_vars(i) for s in stores for i in s.indices)
 
 
-class Ahead(Stmt):
-    """The iterations of one vector of such a loop, as the body of the loop over vectors."""
-
-    __slots__ = ("chunk", "lanes", "let", "var")
-
-    def __init__(self, let: LetStmt, var: Var, chunk: Var, lanes: int) -> None:
-        self.let, self.var, self.chunk, self.lanes = let, var, chunk, lanes
-
-
-def emit_ahead_of_updates(e: Emitter, stmt: Ahead) -> None:
-    """The rule of `Ahead`: the lanes pass through memory, from which a scalar costs one load."""
-    let, n, dtype = stmt.let, stmt.lanes, stmt.let.var.dtype
-    base = binary(e, Mul, e.env[stmt.chunk], literal(n))
-    base.nonneg = True
-    e.lane = Lane(stmt.var, base, n)
+def _emit_vector(e: Emitter, let: LetStmt, var: Var, n: int, base: Val) -> None:
+    """Emit `n` iterations: the lanes pass through memory, from which a scalar costs one load."""
+    dtype = let.var.dtype
+    e.lane = Lane(var, base, n)
     values = e.widen(e.value(let.value), n)
     e.lane = None
     room, kind = e.fresh("ahead"), memory_type(dtype)
@@ -102,5 +83,5 @@ def emit_ahead_of_updates(e: Emitter, stmt: Ahead) -> None:
         place = e.inline(f"getelementptr {kind}, ptr {room}, i64 {lane}", INT64).text
         one = e.inline(f"load {kind}, ptr {place}, align {dtype.bytes}", dtype)
         here = binary(e, Add, base, literal(lane))
-        with e.bound(stmt.var, here), e.bound(let.var, one):
+        with e.bound(var, here), e.bound(let.var, one):
             e.statement(let.body)

@@ -13,22 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from metasched.arith.affine import linear_address
-from metasched.codegen.arithmetic import binary, compare
-from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.arithmetic import compare
+from metasched.codegen.chunks import emit_in_chunks
+from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.in_memory import mangle, store_masked
 from metasched.codegen.memory import lane_offsets, place_of, store
 from metasched.codegen.types import register_type
-from metasched.codegen.values import Val, literal
+from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import INT64, DType
-from metasched.ir.expr import LT, Add, Cast, Expr, FloorDiv, Max, Mul, Select, Var, as_int
+from metasched.ir.expr import LT, Add, Cast, Expr, Select, Var, as_int
 from metasched.ir.op import Effect, effect_of
-from metasched.ir.stmt import BufferStore, For, ForKind, IfThenElse, LetStmt, SeqStmt, Stmt
+from metasched.ir.stmt import BufferStore, For, IfThenElse, LetStmt, SeqStmt, Stmt
 from metasched.ir.visit import free_vars, loads_of, substitute
 
-SerialLoop = Callable[[Emitter, For, Val, Val], None]
 _PACKED_BITS = (32, 64)
 """The bits of elements for which AVX-512F packs lanes."""
 
@@ -57,34 +58,26 @@ def emit_compaction(
         plain: whether an expression can be computed for all lanes at once.
         serial_loop: emits a loop of iterations one after another.
     """
-    if node.kind is not ForKind.SERIAL or e.lane is not None or e.mask is not None:
-        return False
-    if "avx512f" not in e.module.features or e.known_memory.disabled:  # shared memory
+    if "avx512f" not in e.module.features:
         return False
     found = match_compaction(node)
-    if found is None or not all(map(plain, (found.condition, *(s.value for s in found.stores)))):
+    if found is None or not all(map(plain, _inputs(found))):
         return False
     lanes = e.module.vector_bits // max(s.buffer.dtype.bits for s in found.stores)
     if lanes < 4 or (extent.const is not None and extent.const < lanes):
         return False
-    width = literal(lanes)
-    count = binary(e, Max, binary(e, FloorDiv, extent, width), literal(0))
-    chunk = Var(node.var.name, INT64)
-    body = Packed(found, node.var, chunk, lanes)
-    serial_loop(e, For(chunk, node.min, node.extent, ForKind.SERIAL, body), literal(0), count)
-    done = binary(e, Mul, count, width)
-    if done.const is None or done.const != extent.const:
-        serial_loop(e, node, done, extent)
+    emit = partial(_emit_vector, e, found, node.var, lanes)
+    emit_in_chunks(e, node, extent, lanes, emit, serial_loop)
     return True
 
 
 def match_compaction(node: For) -> Compaction | None:
     """The loop as a compaction; None for another loop."""
-    body = _without_names(node.body)
+    body = _without_variables(node.body)
     first, *rest = body.items if isinstance(body, SeqStmt) else (body,)
     if not isinstance(first, IfThenElse) or first.orelse is not None:
         return None
-    inner = _without_names(first.then)
+    inner = _without_variables(first.then)
     stores = [*(inner.items if isinstance(inner, SeqStmt) else (inner,)), *rest]
     if len(stores) < 2 or len(rest) > 1:
         return None
@@ -96,7 +89,7 @@ def match_compaction(node: For) -> Compaction | None:
     return found if counts and _is_apart(found, node.var) else None
 
 
-def _without_names(stmt: Stmt) -> Stmt:
+def _without_variables(stmt: Stmt) -> Stmt:
     """A statement with the values of variables around it in their place."""
     while isinstance(stmt, LetStmt) and effect_of(stmt.value) <= Effect.READ:
         if stmt.var.dtype.is_handle:
@@ -152,21 +145,9 @@ def _at_counter(index: Expr, counter: BufferStore, var: Var) -> bool:
     return used == 1
 
 
-class Packed(Stmt):
-    """The iterations of one vector of a compaction, as the body of the loop over vectors."""
-
-    __slots__ = ("chunk", "found", "lanes", "var")
-
-    def __init__(self, found: Compaction, var: Var, chunk: Var, lanes: int) -> None:
-        self.found, self.var, self.chunk, self.lanes = found, var, chunk, lanes
-
-
-def emit_packed(e: Emitter, stmt: Packed) -> None:
-    """The rule of `Packed`."""
-    found, n = stmt.found, stmt.lanes
-    base = binary(e, Mul, e.env[stmt.chunk], literal(n))
-    base.nonneg = True
-    e.lane = Lane(stmt.var, base, n)
+def _emit_vector(e: Emitter, found: Compaction, var: Var, n: int, base: Val) -> None:
+    """Emit `n` iterations of a compaction."""
+    e.lane = Lane(var, base, n)
     holds = e.widen(e.value(found.condition), n)
     with e.masked(holds):
         values = [e.widen(e.value(s.value), n) for s in found.stores]
@@ -180,7 +161,7 @@ def emit_packed(e: Emitter, stmt: Packed) -> None:
     for one, value in zip(found.stores, values, strict=True):
         where = place_of(e, one.buffer, one.indices[0])
         e.known_memory.touched(one.buffer.data, written=True)
-        store_masked(e, one.buffer.dtype, where.pointer, _together(e, value, holds), active)
+        store_masked(e, one.buffer.dtype, where.pointer, _compressed(e, value, holds), active)
     counter = found.counter
     index = counter.indices[0]
     old = e.value(BufferLoad(counter.buffer, (index,)))
@@ -190,7 +171,7 @@ def emit_packed(e: Emitter, stmt: Packed) -> None:
     store(e, counter.buffer, index, more, None)
 
 
-def _together(e: Emitter, value: Val, holds: Val) -> Val:
+def _compressed(e: Emitter, value: Val, holds: Val) -> Val:
     """The active lanes of a vector, one behind the other from the first lane on."""
     name = f"llvm.experimental.vector.compress.{mangle(value.dtype, value.lanes)}"
     rest = Val("poison", value.dtype, value.lanes, 0)

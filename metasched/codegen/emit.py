@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from metasched.codegen.known_memory import KnownMemory
 from metasched.codegen.module import ModuleEmitter
@@ -23,6 +23,8 @@ from metasched.ir.expr import Expr, Var
 from metasched.ir.stmt import For, Stmt
 
 TRUE_VAL = literal(1, BOOL)
+SerialLoop: TypeAlias = "Callable[[Emitter, For, Val, Val], None]"
+"""Emits a loop, from its first value to its end, one iteration after another."""
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Team:
 
     me: Val
     size: Val
-    serial_loop: Callable[[Emitter, For, Val, Val], None]
+    serial_loop: SerialLoop
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from metasched.codegen.ahead import emit_ahead
 from metasched.codegen.arithmetic import binary, compare
+from metasched.codegen.chunks import loop_over_chunks
 from metasched.codegen.compaction import emit_compaction
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
@@ -17,7 +18,6 @@ from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.dtype import INT64
 from metasched.ir.expr import GT, Expr, FloorDiv, Mul, Var, as_int
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import (
@@ -72,17 +72,7 @@ def _dispatch(e: Emitter, node: For) -> None:
             with e.bound(node.var, literal(0, node.var.dtype)):
                 e.statement(node.body)
         return
-    if emit_fold(e, node, lambda x: _expr_reason(x, {node.var}) is None):
-        return
-    if emit_scan(e, node, lambda x: _expr_reason(x, {node.var}) is None):
-        return
-    if emit_compaction(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
-        return
-    if emit_shifted(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
-        return
-    if emit_ahead(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
-        return
-    if emit_rare(e, node, extent, lambda x: _expr_reason(x, {node.var}) is None, serial_loop):
+    if _by_form(e, node, extent):
         return
     threads = not e.serial and e.lane is None
     if threads and node.kind is ForKind.PARALLEL:
@@ -99,6 +89,23 @@ def _dispatch(e: Emitter, node: For) -> None:
                 e.statement(node.body)
     else:
         serial_loop(e, node, literal(0), extent)
+
+
+def _by_form(e: Emitter, node: For, extent: Val) -> bool:
+    """Emit a loop that has one of the forms for which a rule exists; returns whether it has."""
+
+    def plain(x: Expr) -> bool:
+        return _expr_reason(x, {node.var}) is None
+
+    if emit_fold(e, node, plain) or emit_scan(e, node, plain):
+        return True
+    scalar = node.kind is ForKind.SERIAL and e.lane is None and e.mask is None
+    if not scalar or e.known_memory.disabled:  # buffers may share memory
+        return False
+    return any(emit(e, node, extent, plain, serial_loop) for emit in _IN_CHUNKS)
+
+
+_IN_CHUNKS = (emit_compaction, emit_shifted, emit_ahead, emit_rare)
 
 
 # -- unrolling
@@ -218,28 +225,7 @@ def _lanes(e: Emitter, node: For, base: Val, lanes: int) -> None:
 
 
 def _chunk_loop(e: Emitter, node: For, count: Val, width: int) -> None:
-    chunk = Var(node.var.name, INT64)
-    inner = For(chunk, node.min, node.extent, ForKind.SERIAL, _Chunk(node, chunk, width))
-    serial_loop(e, inner, literal(0), count)
-
-
-class _Chunk(Stmt):
-    """One full vector of a vectorized loop, as the body of the loop over vectors."""
-
-    __slots__ = ("chunk", "node", "width")
-
-    def __init__(self, node: For, chunk: Var, width: int) -> None:
-        self.node, self.chunk, self.width = node, chunk, width
-
-
-def emit_chunk(e: Emitter, stmt: _Chunk) -> None:
-    """The rule of `_Chunk`."""
-    base = binary(e, Mul, e.env[stmt.chunk], literal(stmt.width))
-    base.nonneg = True
-    _lanes(e, stmt.node, base, stmt.width)
-
-
-CHUNK = _Chunk
+    loop_over_chunks(e, node, count, width, lambda base: _lanes(e, node, base, width), serial_loop)
 
 
 def _width(e: Emitter, node: For) -> int:

@@ -10,10 +10,8 @@ inside another parallel loop runs serially.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from metasched.codegen.barrier import FIRST_VALUE, LINE, clear_barrier
-from metasched.codegen.emit import Emitter
+from metasched.codegen.emit import Emitter, SerialLoop
 from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, HANDLE, INT64
@@ -21,10 +19,8 @@ from metasched.ir.expr import Expr, Var
 from metasched.ir.stmt import Allocate, BufferStore, DeclBuffer, For, IfThenElse, LetStmt
 from metasched.ir.visit import free_vars, stmt_vars, walk, walk_stmts
 
-Serial = Callable[[Emitter, For, Val, Val], None]
 
-
-def emit_parallel(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> None:
+def emit_parallel(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) -> None:
     """Write the functions of the body and call the team here."""
     variables, pointers = captured(e, node)
     name = e.module.fresh_function(f"{e.name}.parallel")
@@ -107,7 +103,7 @@ def captured(e: Emitter, node: For) -> tuple[dict[Expr, Val], dict[Var, Val]]:
 
 def body_function(
     e: Emitter, name: str, node: For, variables: dict[Expr, Val], pointers: dict[Var, Val],
-    serial_loop: Serial,
+    serial_loop: SerialLoop,
 ) -> None:  # fmt: skip
     """`i32 NAME.body(pointers, variables, begin, end)`: iterations begin ... end - 1."""
     inner, parameters = inner_function(e, name, variables, pointers, "ptr noalias")

@@ -11,17 +11,17 @@ of the loop.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from metasched.codegen.arithmetic import binary
-from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.chunks import emit_in_chunks
+from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.values import Val, literal
-from metasched.ir.dtype import BOOL, INT64
-from metasched.ir.expr import Add, Expr, FloorDiv, Max, Mul, Var
+from metasched.ir.dtype import BOOL
+from metasched.ir.expr import Add, Expr
 from metasched.ir.op import Effect, effect_of
-from metasched.ir.stmt import BufferStore, For, ForKind, IfThenElse, Stmt, While
+from metasched.ir.stmt import BufferStore, For, IfThenElse, While
 from metasched.ir.visit import free_vars, loads_of, walk_stmts
-
-SerialLoop = Callable[[Emitter, For, Val, Val], None]
 
 
 def emit_rare(
@@ -34,23 +34,14 @@ def emit_rare(
         serial_loop: emits a loop of iterations one after another.
     """
     branch = node.body
-    if node.kind is not ForKind.SERIAL or e.lane is not None or e.mask is not None:
-        return False
-    if not isinstance(branch, IfThenElse) or not is_rare(branch):
-        return False
-    if not plain(branch.condition) or e.known_memory.disabled:  # buffers may share memory
+    if not isinstance(branch, IfThenElse) or not (is_rare(branch) and plain(branch.condition)):
         return False
     along = [x for x in loads_of(branch.condition) if node.var in free_vars(x)]
     lanes = e.module.vector_bits // max((load.buffer.dtype.bits for load in along), default=64)
     if not along or lanes < 4 or (extent.const is not None and extent.const < 2 * lanes):
         return False
-    count = binary(e, Max, binary(e, FloorDiv, extent, literal(lanes)), literal(0))
-    chunk = Var(node.var.name, INT64)
-    body = Tested(node, chunk, lanes, serial_loop)
-    serial_loop(e, For(chunk, node.min, node.extent, ForKind.SERIAL, body), literal(0), count)
-    done = binary(e, Mul, count, literal(lanes))
-    if done.const is None or done.const != extent.const:
-        serial_loop(e, node, done, extent)
+    emit = partial(_emit_vector, e, node, branch.condition, lanes, serial_loop)
+    emit_in_chunks(e, node, extent, lanes, emit, serial_loop)
     return True
 
 
@@ -67,28 +58,17 @@ def is_rare(branch: IfThenElse) -> bool:
     return not any(load.buffer.data in written for i in places for load in loads_of(i))
 
 
-class Tested(Stmt):
-    """The iterations of one vector of such a loop, as the body of the loop over vectors."""
-
-    __slots__ = ("chunk", "lanes", "node", "serial_loop")
-
-    def __init__(self, node: For, chunk: Var, lanes: int, serial_loop: SerialLoop) -> None:
-        self.node, self.chunk, self.lanes, self.serial_loop = node, chunk, lanes, serial_loop
-
-
-def emit_tested(e: Emitter, stmt: Tested) -> None:
-    """The rule of `Tested`."""
-    node, n = stmt.node, stmt.lanes
-    assert isinstance(node.body, IfThenElse)
-    base = binary(e, Mul, e.env[stmt.chunk], literal(n))
-    base.nonneg = True
+def _emit_vector(
+    e: Emitter, node: For, condition: Expr, n: int, serial_loop: SerialLoop, base: Val
+) -> None:
+    """Emit `n` iterations, behind a test whether the condition holds in one of them."""
     e.lane = Lane(node.var, base, n)
-    holds = e.widen(e.value(node.body.condition), n)
+    holds = e.widen(e.value(condition), n)
     e.lane = None
     some = e.intrinsic(f"llvm.vector.reduce.or.v{n}i1", BOOL, 1, holds)
     run, skip = e.fresh_label("some"), e.fresh_label("none")
     e.branch_if(some, run, skip)
     e.label(run)
-    stmt.serial_loop(e, node, base, binary(e, Add, base, literal(n)))
+    serial_loop(e, node, base, binary(e, Add, base, literal(n)))
     e.branch(skip)
     e.label(skip)

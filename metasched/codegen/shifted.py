@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, select
-from metasched.codegen.emit import Emitter, Lane
+from metasched.codegen.chunks import loop_over_chunks
+from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.values import Val, literal
 from metasched.ir.dtype import BOOL, INT64
 from metasched.ir.expr import GE, LE, Expr, FloorDiv, IntImm, Mul, Var
-from metasched.ir.stmt import BufferStore, For, ForKind, Stmt
+from metasched.ir.stmt import BufferStore, For
 from metasched.ir.visit import free_vars, loads_of, substitute
-
-SerialLoop = Callable[[Emitter, For, Val, Val], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,6 @@ def emit_shifted(
         plain: whether an expression can be computed for all lanes at once.
         serial_loop: emits a loop of iterations one after another.
     """
-    if node.kind is not ForKind.SERIAL or e.lane is not None or e.mask is not None:
-        return False
-    if e.known_memory.disabled:  # buffers may share memory
-        return False
     found = match_shifted(node)
     if found is None or not plain(found.store.value):
         return False
@@ -64,9 +60,8 @@ def emit_shifted(
     if lanes < 2 or (extent.const is not None and extent.const < lanes):
         return False
     count = _vectors(e, found, extent, lanes)
-    chunk = Var(node.var.name, INT64)
-    body = InPlace(found, node.var, chunk, lanes)
-    serial_loop(e, For(chunk, node.min, node.extent, ForKind.SERIAL, body), literal(0), count)
+    emit = partial(_emit_vector, e, found, node.var, lanes)
+    loop_over_chunks(e, node, count, lanes, emit, serial_loop)
     serial_loop(e, node, binary(e, Mul, count, literal(lanes)), extent)
     return True
 
@@ -137,26 +132,14 @@ def _distance(load: Expr, store: Expr, var: Var, step: int) -> Expr:
     return first - last if step > 0 else last - first
 
 
-class InPlace(Stmt):
-    """The iterations of one vector of such a loop, as the body of the loop over vectors."""
-
-    __slots__ = ("chunk", "found", "lanes", "var")
-
-    def __init__(self, found: Shifted, var: Var, chunk: Var, lanes: int) -> None:
-        self.found, self.var, self.chunk, self.lanes = found, var, chunk, lanes
-
-
-def emit_in_place(e: Emitter, stmt: InPlace) -> None:
-    """The rule of `InPlace`. Lanes run along memory, also where the loop runs against it."""
-    base = binary(e, Mul, e.env[stmt.chunk], literal(stmt.lanes))
-    base.nonneg = True
-    if stmt.found.step > 0:
-        e.lane = Lane(stmt.var, base, stmt.lanes)
-        e.statement(stmt.found.store)
+def _emit_vector(e: Emitter, found: Shifted, var: Var, n: int, base: Val) -> None:
+    """Emit `n` iterations. Lanes run along memory, also where the loop runs against it."""
+    if found.step > 0:
+        e.lane = Lane(var, base, n)
+        e.statement(found.store)
     else:
-        first, lane = Var(stmt.var.name, INT64), Var("lane", INT64)
-        against = {stmt.var: first + (stmt.lanes - 1) - lane}
-        e.lane = Lane(lane, literal(0), stmt.lanes)
+        first, lane = Var(var.name, INT64), Var("lane", INT64)
+        e.lane = Lane(lane, literal(0), n)
         with e.bound(first, base):
-            e.statement(substitute(stmt.found.store, against))
+            e.statement(substitute(found.store, {var: first + (n - 1) - lane}))
     e.lane = None

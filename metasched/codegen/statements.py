@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metasched.codegen.ahead import Ahead, emit_ahead_of_updates
 from metasched.codegen.arithmetic import binary, convert, negate
-from metasched.codegen.compaction import Packed, emit_packed
+from metasched.codegen.chunks import Chunk, emit_chunk
 from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import flat_index
 from metasched.codegen.interleaved import together
-from metasched.codegen.loops import CHUNK, emit_chunk, emit_for
+from metasched.codegen.loops import emit_for
 from metasched.codegen.memory import store, store_together
-from metasched.codegen.rare import Tested, emit_tested
-from metasched.codegen.shifted import InPlace, emit_in_place
 from metasched.codegen.signature import OUT_OF_MEMORY
 from metasched.codegen.team import Together, emit_together
 from metasched.codegen.tiles import tile_copy
@@ -299,7 +296,5 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     SeqStmt: _seq, For: emit_for, While: _while, Break: _jump(1), Continue: _jump(0),
     Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
-    BlockRealize: _block, Block: _block, CHUNK: emit_chunk, Together: emit_together,
-    Packed: emit_packed, InPlace: emit_in_place, Ahead: emit_ahead_of_updates,
-    Tested: emit_tested,
+    BlockRealize: _block, Block: _block, Chunk: emit_chunk, Together: emit_together,
 }  # fmt: skip

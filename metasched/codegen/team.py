@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from metasched.codegen.arithmetic import compare
 from metasched.codegen.barrier import wait_for_team
-from metasched.codegen.emit import Emitter, Team
+from metasched.codegen.emit import Emitter, SerialLoop, Team
 from metasched.codegen.parallel import (
-    Serial,
     body_function,
     call_body,
     call_team,
@@ -76,7 +75,7 @@ def fits_team(stmt: Stmt) -> bool:
     return all(map(fits_team, stmt.stmts))
 
 
-def emit_team(e: Emitter, node: For, extent: Val, serial_loop: Serial) -> None:
+def emit_team(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) -> None:
     """Write the function that each thread runs for a serial loop, and call the team here."""
     variables, pointers = captured(e, node)
     name = e.module.fresh_function(f"{e.name}.team")

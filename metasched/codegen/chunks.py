@@ -1,0 +1,56 @@
+"""Serial loops in chunks: a rule that knows the form of a loop emits a vector of its iterations.
+
+The rules are in the modules `compaction`, `shifted`, `ahead` and `rare`. Iterations that fill no
+vector run one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from metasched.codegen.arithmetic import binary
+from metasched.codegen.emit import Emitter, SerialLoop
+from metasched.codegen.values import Val, literal
+from metasched.ir.dtype import INT64
+from metasched.ir.expr import FloorDiv, Max, Mul, Var
+from metasched.ir.stmt import For, ForKind, Stmt
+
+EmitChunk: TypeAlias = Callable[[Val], None]
+"""Emits one vector of iterations, from the given first one on."""
+
+
+class Chunk(Stmt):
+    """One vector of a loop's iterations, as the body of the loop over vectors."""
+
+    __slots__ = ("emit", "lanes", "number")
+
+    def __init__(self, number: Var, lanes: int, emit: EmitChunk) -> None:
+        self.number, self.lanes, self.emit = number, lanes, emit
+
+
+def emit_chunk(e: Emitter, stmt: Chunk) -> None:
+    """The rule of `Chunk`."""
+    base = binary(e, Mul, e.env[stmt.number], literal(stmt.lanes))
+    base.nonneg = True
+    stmt.emit(base)
+
+
+def loop_over_chunks(
+    e: Emitter, node: For, count: Val, lanes: int, emit: EmitChunk, serial_loop: SerialLoop
+) -> None:
+    """Emit the first `count` vectors of a loop."""
+    number = Var(node.var.name, INT64)
+    chunks = For(number, node.min, node.extent, ForKind.SERIAL, Chunk(number, lanes, emit))
+    serial_loop(e, chunks, literal(0), count)
+
+
+def emit_in_chunks(
+    e: Emitter, node: For, extent: Val, lanes: int, emit: EmitChunk, serial_loop: SerialLoop
+) -> None:
+    """Emit all full vectors of a loop, then the iterations that are left."""
+    count = binary(e, Max, binary(e, FloorDiv, extent, literal(lanes)), literal(0))
+    loop_over_chunks(e, node, count, lanes, emit, serial_loop)
+    done = binary(e, Mul, count, literal(lanes))
+    if done.const is None or done.const != extent.const:
+        serial_loop(e, node, done, extent)
