@@ -67,6 +67,21 @@ def f(P: T.Buffer((4097,), "int32"), X: T.Buffer((9999,)), Y: T.Buffer((9999,)))
     assert not [n for n in notes(parse(source.format(loop="T.parallel"))) if "parallel" in n]
 
 
+def test_other_reasons_have_no_advice_about_elements_that_meet():
+    source = """
+@T.prim_func
+def f(P: T.Buffer((4096,), "int32"), X: T.Buffer((4096,)), S: T.Buffer((9999,)),
+      Y: T.Buffer((9999,))):
+    for i in range(4096):
+        with T.block("two"):
+            vi = T.axis.spatial(4096, i)
+            S[P[vi]] = X[vi]
+            Y[P[vi]] = X[vi] * 2.0
+"""
+    (found,) = [n for n in notes(parse(source)) if "parallel" in n]
+    assert found == "block two has no parallel loop: it writes 2 outputs, S and Y"
+
+
 def test_an_update_without_init_is_summed_apart():
     assert notes(workloads.get("poly.gemm").func((32, 32, 32))) == []
 
