@@ -70,12 +70,9 @@ def depends_on_order(block: Block, buffer: Buffer) -> bool:
     """Whether updates of one element of `buffer`, by iterations of the reduce iterators, may give
     another result in another order."""
     reduced = frozenset(v.var for v in block.iter_vars if v.is_reduce)
-    inside = {a.data for s in walk_stmts(block.body) for a in _memory(s)} - {buffer.data}
+    stored = {s.buffer.data for s in walk_stmts(block.body) if isinstance(s, BufferStore)}
+    inside = stored - {buffer.data}
     return _Updates(buffer, reduced, inside).of(block.body, {}, ()) in (_SET, _ORDERED)
-
-
-def _memory(stmt: Stmt) -> tuple[Buffer, ...]:
-    return (stmt.buffer,) if isinstance(stmt, BufferStore) else ()
 
 
 class _Updates:
@@ -91,6 +88,7 @@ class _Updates:
         self.buffer, self.reduced, self.inside = buffer, reduced, inside
 
     def of(self, stmt: Stmt, lets: Mapping[Var, Expr], tests: tuple[Expr, ...]) -> str:
+        """The kind of the updates by a statement, with the variables and the tests around it."""
         if isinstance(stmt, LetStmt):
             return self.of(stmt.body, {**lets, stmt.var: substitute(stmt.value, lets)}, tests)
         if isinstance(stmt, IfThenElse):
@@ -134,6 +132,7 @@ class _Updates:
         return self.operation(_SAME.get(type(value), ""), value.a, value.b, own, type(value))
 
     def operation(self, name: str, a: Expr, b: Expr, own: BufferLoad, kind: type) -> str:
+        """The kind of an update by the operation `name` of two values."""
         mine, other = (a, b) if self._reads(a, own) else (b, a)
         first_only = kind in (Sub, Div) and mine is b
         whole_division = kind is Div and not own.dtype.is_float
@@ -143,6 +142,7 @@ class _Updates:
         return _all([self.kind(mine, own), name])
 
     def call(self, value: Call, own: BufferLoad) -> str:
+        """The kind of an update by a call."""
         name, args = value.op.name, value.args
         if name in _BITS:
             return self.operation(name, args[0], args[1], own, Call)
@@ -155,6 +155,7 @@ class _Updates:
         return _WORD if value.op.arity is None else _ORDERED
 
     def choice(self, test: Expr, a: Expr, b: Expr, own: BufferLoad) -> str:
+        """The kind of an update that a test chooses."""
         if not self._reads(test, own):
             return _all([self.kind(a, own), self.kind(b, own)])
         if isinstance(test, (GT, GE, LT, LE)) and {test.a, test.b} == {a, b} and own in (a, b):

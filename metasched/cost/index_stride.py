@@ -65,6 +65,8 @@ def _limits(expr: Expr) -> tuple[Expr, ...]:
 
 
 def _shifted(part: Expr) -> bool:
+    """Whether a part is the remainder of a sum with a constant that is no multiple of the
+    divisor."""
     if type(part) is not FloorMod or type(part.b) is not IntImm:
         return False
     return as_written(part.a).const % part.b.value != 0

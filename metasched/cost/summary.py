@@ -155,7 +155,7 @@ class _Walker:
         self.views: dict[Buffer, BufferRegion] = {}
         self.bound: dict[Var, Expr | tuple[int, int]] = {}
         self.padded: dict[Buffer, tuple[tuple[Expr, ...], Expr]] = {}
-        self.beside: list[Expr] = []  # values that are computed before the next store
+        self.pending: list[Expr] = []  # values that are computed before the next store
 
     def visit(self, stmt: Stmt, loops: list[Loop], notes: Notes) -> None:
         kind = type(stmt)
@@ -184,13 +184,13 @@ class _Walker:
         if not let.var.dtype.is_float:
             self.strides[let.var] = index_stride(let.value, self.strides)
             self.bound[let.var] = let.value
-        self.beside.append(let.value)
+        self.pending.append(let.value)
         self.visit(let.body, loops, notes)
 
     def _test(self, condition: Expr) -> None:
         """A test of data costs its operations and loads; tests of loops cost steps of loops."""
         if any(type(part) is BufferLoad or part.dtype.is_float for part in walk_exprs(condition)):
-            self.beside.append(condition)
+            self.pending.append(condition)
 
     def _loop(self, loop: For, loops: list[Loop], notes: Notes) -> None:
         if loop.annotations:
@@ -244,9 +244,9 @@ class _Walker:
             self._store(_opaque_facts(block), loops, notes)
 
     def _store(self, facts: StoreFacts, loops: list[Loop], notes: Notes) -> None:
-        if self.beside:
-            facts = _with_values(facts, self.beside)
-            self.beside = []
+        if self.pending:
+            facts = _with_values(facts, self.pending)
+            self.pending = []
         merged: dict[tuple[Buffer, frozenset[int]], TouchedBuffer] = {}
         for buffer, indices, writes in facts.accesses:
             dims = [index_stride(i, self.strides) for i in indices]

@@ -3,7 +3,8 @@
 Names come from the scopes of the script, and from the captured closure, locals and globals. The
 policy `outside` decides what may be done with a captured value. A text may only read stored data
 (`plain.Stored`); a decorated function may also run the user's code (`captured.UserCode`). Other
-allowed calls are words of the T namespace, a few functions of Python and methods of buffers.
+allowed calls are words of the T namespace, functions of Python that `words.PYTHON_WORDS` names, and
+methods of buffers.
 """
 
 from __future__ import annotations

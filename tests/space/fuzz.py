@@ -1,11 +1,11 @@
 """The fuzz of the space: odd programs, random candidates, several processors, fenced memory.
 
 A case is a number: it chooses an operator (of `metasched.workloads`, of `space.chains` or a random
-program), an odd shape, the features of a processor, and a few candidates of the default space,
-drawn at random, mutated and crossed. Each candidate is compiled and run twice, on arrays that end
-and that begin at a page that cannot be touched, results poisoned, temporary buffers fenced and
-poisoned as well; tiny ones are interpreted too, with their regions checked. All must compute what
-NumPy does.
+program), an odd shape, the features of a processor, and 4 candidates of the default space, drawn at
+random, mutated and crossed. Each candidate is compiled and run twice, on arrays that end and that
+begin at a page that cannot be touched. Results are poisoned, temporary buffers fenced and poisoned.
+Tiny candidates are interpreted too, with their regions checked. All must compute what NumPy does;
+programs of `space.kept_bits`, what they compute as written, bit by bit.
 
     python -m tests.space.fuzz --cases 2000        a long run; failures are made smaller and printed
     python -m tests.space.fuzz --kind kinds        random programs of `space.random_kinds` instead
