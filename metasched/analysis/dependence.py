@@ -1,14 +1,14 @@
 """Instance-wise dependence: may different iterations of a loop touch the same element?
 
 Iterator kinds are promises of the author. The tests here read the accesses themselves, as functions
-of the loops: an in-place stencil or scan is refused where loops would run in parallel or in another
-order, and accesses whose indices are proved to differ are accepted.
+of the loops. An in-place stencil or scan is refused where loops would run in parallel or in another
+order. Accesses whose indices are proved to differ are accepted.
 
 Two accesses to one element are harmless when
-- the buffer is private: allocated in the scope, used only below the loop, and every iteration reads
-  only elements that the same iteration wrote before (so each iteration can use a copy); or
-- every element gets one value only: one block writes it, different instances write different
-  elements (or the block is a copy), and the elements that the block reads get one value only.
+- the buffer is private: allocated in the scope and used only below the loop. Every iteration reads
+  only elements that the same iteration wrote before, so each iteration can use a copy; or
+- every element gets one value only: one block writes it, and different instances write different
+  elements, or the block is a copy. The elements that the block reads get one value only, too.
 Under a change of order, updates of one element by a commutative reduction are harmless as well.
 """
 

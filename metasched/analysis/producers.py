@@ -97,8 +97,8 @@ def apart(scope: Scope, buffer: Buffer, groups: Mapping[int, Sequence[Child]]) -
 def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     """Whether each iteration of `loop` reads only elements of `buffer` that it wrote before.
 
-    False as well when the buffer is touched outside of the loop or outside of blocks, and when a
-    reduction continues in the buffer from one iteration to the next.
+    False as well when the buffer is touched outside of the loop or outside of blocks. Also False
+    when a reduction continues in the buffer from one iteration to the next.
     """
     under = scope.under(loop)
     users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]

@@ -75,9 +75,9 @@ class StoreFacts:
             them reads.
         scalars: the operations on scalars in a store of a vector.
         lanes: the lanes of the stored vector.
-        neighbours: for each read of the stored buffer at a constant distance from the store, the
-            dimensions in which the two differ, and how many sums of floats take as long as the
-            operations from the read to the store.
+        neighbours: the reads of the stored buffer at a constant distance from the store. For each:
+            the dimensions in which the two differ, and how many sums of floats take as long as
+            the operations from the read to the store.
     """
 
     counts: tuple[int, ...]

@@ -225,8 +225,8 @@ def nudged(
 def steady(task: Task, results: Iterable[NDArray[np.generic]]) -> bool:
     """Whether a comparison with expected results finds faults, and allows sums in another order.
 
-    It does not if the results are NaN, are integers too large for exact sums, or if one rounding of
-    the inputs changes them by more than a difference of large sums changes.
+    It does not if the results are NaN, or integers too large for exact sums. Nor does it if one
+    rounding of the inputs changes them by more than a difference of large sums changes.
     """
     for array, values in zip(task.arrays, results, strict=True):
         if not (array.written and DType(array.dtype).is_float):

@@ -185,8 +185,8 @@ def by_name(
 ) -> tuple[Expr, list[Var]]:
     """An expression over known and bound variables, and its variables that are neither.
 
-    A variable with the name and type of a known variable is replaced by the known variable, because
-    a trace from a file has new variables.
+    A trace from a file has new variables, so a known variable replaces a variable of its name and
+    type.
     """
     named = {(v.name, v.dtype): v for v in known}
     free = [v for v in free_vars(expr) if v not in known and v not in bound]

@@ -231,8 +231,8 @@ def merge_vectors(sch: Schedule, first: Child, second: Child, func: str | None =
 def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bool = True) -> int:
     """How often the innermost statement below `stmt` runs, loops inside blocks included.
 
-    A loop whose extent depends on other loops counts for half of its largest extent, a loop
-    without a constant bound for `RUN_TIME`, and a loop whose extent is loaded for `LOADED`.
+    A loop whose extent depends on other loops counts for half of its largest extent. A loop without
+    a constant bound counts for `RUN_TIME`, and a loop whose extent is loaded for `LOADED`.
 
     Args:
         ranges: the values of the variables of loops around.

@@ -10,8 +10,8 @@ programs of `space.kept_bits`, what they compute as written, bit by bit.
     python -m tests.space.fuzz --cases 2000        a long run; failures are made smaller and printed
     python -m tests.space.fuzz --kind kinds        random programs of `space.random_kinds` instead
 
-A random program as written, its default schedule and the schedule that autoschedule gives must
-compute the same as well, and each candidate survives as a script and as the JSON of its trace.
+A random program as written, its default schedule and its autoschedule must compute the same as
+well. Each candidate survives as a script and as the JSON of its trace.
 """
 
 from __future__ import annotations

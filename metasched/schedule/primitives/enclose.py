@@ -67,12 +67,12 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """Put each statement that stands in `block` outside of blocks into a block of its own.
 
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
-    where they are; a condition, a variable, a `while` or a `for` with a break goes into the block
-    with the stores below it if no other `for` stands there. A variable above a `for` becomes memory
-    of one element. Where loops or indices mention it, its value takes its place, if the value is
-    cheap and does not change below. The statements below `if c: continue` become the other branch
-    of the condition. An update in a condition, whose loops may run in any order, becomes an update
-    by a choice: `S = S + T.Select(c, x, 0)`.
+    where they are. A condition, a variable, a `while` or a `for` with a break goes into the block
+    with the stores below it, unless another `for` stands there. A variable above a `for` becomes
+    memory of one element. Where loops or indices mention it, its value takes its place, if the
+    value is cheap and does not change below. The statements below `if c: continue` become the other
+    branch of the condition. An update in a condition, whose loops may run in any order, becomes an
+    update by a choice: `S = S + T.Select(c, x, 0)`.
 
     The iterators of the new blocks are the loops whose variables the statements mention: spatial
     where different iterations are proved to write different elements, reduce or scan where they
