@@ -208,6 +208,7 @@ def shortened(error: MetaschedError) -> MetaschedError:
 
 
 def _users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package."""
     kept: list[TracebackType] = []
     while traceback is not None:
         name = traceback.tb_frame.f_globals.get("__name__", "")

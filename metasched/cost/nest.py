@@ -118,4 +118,5 @@ def page_misses(nest: Nest, fits: int, machine: MachineModel) -> float:
 
 
 def _pages(nest: Nest, depth: int) -> float:
+    """How many pages the `depth` innermost loops touch."""
     return sum(move.places(depth)[1] for move in nest.outside)

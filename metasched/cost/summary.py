@@ -181,6 +181,7 @@ class _Walker:
                 self.visit(below, loops, notes)
 
     def _let(self, let: LetStmt, loops: list[Loop], notes: Notes) -> None:
+        """A binding costs what its value costs; an integer moves with the loops of its value."""
         if not let.var.dtype.is_float:
             self.strides[let.var] = index_stride(let.value, self.strides)
             self.bound[let.var] = let.value

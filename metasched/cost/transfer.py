@@ -45,6 +45,9 @@ def _moved(
 ) -> float:
     """The bytes of one access of a statement.
 
+    The writer is the last one before it, or, in a serial loop around both, the last one after it:
+    the iteration before ran that one.
+
     Args:
         writers: the statements that write the buffer.
     """
@@ -83,6 +86,7 @@ def _common(order: list[Loop], other: list[Loop]) -> list[Loop]:
 
 
 def _shares(nest: Nest, move: Footprint, cores: int) -> _Shares:
+    """How the outermost parallel loop of a statement divides one access among the cores."""
     shared = next((loop for loop in reversed(nest.order) if loop.kind == "parallel"), None)
     if shared is None:
         return _Shares(1, frozenset())
