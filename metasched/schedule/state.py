@@ -165,6 +165,12 @@ class State:
         try:
             return self.table[rv]
         except KeyError:
+            if isinstance(rv, str):
+                raise self.error(
+                    "not-a-handle",
+                    f"{rv!r} is a name, and this argument is a handle",
+                    hint="only blocks have names that steps take; get_loops gives handles of loops",
+                ) from None
             kind = {BlockRV: "block", LoopRV: "loop"}.get(type(rv), "value")
             raise self.error(
                 "unknown-handle",

@@ -108,6 +108,12 @@ def test_a_mark_is_refused_where_a_loop_is_needed() -> None:
     check_refused(sch, lambda: sch.unroll(root), "not-a-loop", "mark <root>, not a loop")
 
 
+def test_a_name_is_refused_where_a_loop_is_needed() -> None:
+    sch, _, _ = start(matmul, "C")
+    for step in (lambda: sch.split("i", [2, None]), lambda: sch.unroll("i")):
+        check_refused(sch, step, "not-a-handle", "'i' is a name, and this argument is a handle")
+
+
 def test_remove_rv() -> None:
     sch, (c,), ((i, j, k),) = start(matmul, "C")
     sch.remove_rv(i)
