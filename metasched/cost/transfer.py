@@ -65,14 +65,20 @@ def _moved(
     cores = max(here.cores, there.cores)
     if cores == 1 or here.along & there.along:
         return 0.0
-    depth = len(nest.order) - len(around)
-    whole = max(1.0, machine.line / max(move.bytes * move.run[depth], 1))
-    size = move.bytes * move.touched[depth] * whole
+    size, depth = _lines(nest, move, around, machine), len(nest.order) - len(around)
+    size = min(size, _lines(writer, writer.moves[0], around, machine))
     if size > machine.levels[1].bytes * there.cores:
         return 0.0  # the lines have left the caches of the core that wrote them
     times = nest.products[-1] / nest.products[depth]
     copies = 1 if here.along else here.cores
     return size * copies * times * (cores - 1) / cores
+
+
+def _lines(nest: Nest, move: Footprint, around: list[Loop], machine: MachineModel) -> float:
+    """Bytes of the lines that an access touches under the loops inside of `around`."""
+    depth = len(nest.order) - len(around)
+    whole = max(1.0, machine.line / max(move.bytes * move.run[depth], 1))
+    return move.bytes * move.touched[depth] * whole
 
 
 def _common(order: list[Loop], other: list[Loop]) -> list[Loop]:

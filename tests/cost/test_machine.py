@@ -556,6 +556,30 @@ def main(A: T.Buffer((64, 64), "float32"), S: T.Buffer((64,), "float32")):
     assert far(steps("parallel")) > 2 * far(steps("serial"))
 
 
+def test_a_core_reads_no_more_from_another_than_that_one_wrote():
+    """Core 0 writes row 0, then each core adds to rows of its own."""
+
+    def far(border: str) -> float:
+        mod = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((64, 64), "float32")):
+    {border}
+    for i in T.parallel(64):
+        for j in range(64):
+            with T.block("A"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                A[vi, vj] = A[vi, vj] + T.float32(1)
+""")
+        return 2.0 ** machine(mod, work=1000.0)["l2_l3"] * 501.0
+
+    row = """for k in range(64):
+        with T.block("border"):
+            vk = T.axis.spatial(64, k)
+            A[0, vk] = T.float32(0)"""
+    moved = 64 * 4 / 64 / 2 * TARGET.machine_model().transfer  # half of four lines, once a core
+    assert far(row) - far("") < 2 * moved
+
+
 def test_loops_that_are_unrolled_unasked_are_part_of_the_block():
     asked = Matmul(64).program((2, 8, 1, 4), (1, 2, 2, 16), (8, 8), 64)
     assert machine(asked)["block.chain"] == 3.0  # eight steps of the reduction
