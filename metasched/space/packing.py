@@ -8,7 +8,7 @@ de Geijn 2008).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metasched.analysis.access import accesses
 from metasched.arith.indexmap import IndexMap
@@ -17,6 +17,7 @@ from metasched.ir.expr import Cast, Expr, Var, as_int
 from metasched.ir.stmt import Block, BufferStore
 from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.primitives.reindex import plain_indices
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, lanes_together, rows_of, vector_iter
 
@@ -54,7 +55,11 @@ def lane_operands(sch: Schedule, block: Block, lane: Var) -> list[Operand]:
     """
     found = []
     for index, region in enumerate(block.reads):
-        loads = [a for a in accesses(block) if not a.is_write and a.buffer is region.buffer]
+        loads = [
+            replace(a, indices=plain_indices(block, a.indices))
+            for a in accesses(block)
+            if not a.is_write and a.buffer is region.buffer
+        ]
         along = [a for a in loads if any(lane in free_vars(i) for i in a.indices)]
         if region.buffer is block.writes[0].buffer or len(along) != 1:
             continue

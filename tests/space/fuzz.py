@@ -529,6 +529,8 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     given = options.kind or []
+    if unknown := [k for k in given if k not in OPERATORS and k != "kinds"]:
+        parser.error(f"no operator or kind {unknown[0]!r}")
     kinds = [k for k in OPERATORS if k in given or (k in KINDS and "kinds" in given)]
     if options.inside:
         inside(options.start, options.start + options.cases, options.seconds, kinds,

@@ -87,6 +87,14 @@ def test_windows_are_not_packed():
     assert [block.reads[o.place[0]].buffer.name for o in found] == ["W"]
 
 
+def test_a_read_whose_lanes_all_load_one_element_is_not_packed():
+    """Two output channels of one group read channel `vo // 2`, which is 0: a panel has no lanes."""
+    sch = Schedule(get("grp").func((1, 1, 3, 1, 2, 1, 3, 2, 3, 1)), seed=0)
+    block = sch.get(sch.get_block("conv"))
+    found = lane_operands(sch, block, vector_iter(block).var)
+    assert [block.reads[o.place[0]].buffer.name for o in found] == ["W"]
+
+
 def test_the_keys_are_packed_for_each_outer_tile():
     (space, *_) = spaces("tbg")
     sch = draw(tiny("tbg"), space, 0)

@@ -79,7 +79,7 @@ def reindex(
     scope = require_stage_pipeline(state, realize, realize.block, in_place=True)
     chain_above(state, realize)
     old = one_pattern(state, realize, target, *which)
-    plain = _plain(realize.block, old, keep_units)
+    plain = plain_indices(realize.block, old, keep_units)
     covered = covered_iters(realize.block, plain)
     shape = tuple(v.dom.min + v.dom.extent for v in covered)
     cache = state.fresh_buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
@@ -93,8 +93,8 @@ def reindex(
     return put_stage(state, realize, side, target, cache, old, new, scope, place, plain)
 
 
-def _plain(block: Block, indices: Indices, keep_units: bool) -> Indices:
-    """Simplify the indices.
+def plain_indices(block: Block, indices: Indices, keep_units: bool = False) -> Indices:
+    """Simplify indices of an access; the iterators that are left get a dimension of the copy.
 
     Unless `keep_units`, an iterator of extent one stays only in an index that is constant but for
     this iterator.
