@@ -34,8 +34,8 @@ FLOORS: list[tuple[str, int, str]] = [
         "ir",
         4700,
         "intern dtype scopes operators expr op buffer stmt func visit describe canonical equal "
-        "verify_rules verify interp_ops interp_fence interp_expr interp_memory interp_stmt "
-        "interp_lanes interp",
+        "verify_rules verify interp_ops interp_fence interp_expr interp_lengths interp_memory "
+        "interp_stmt interp_lanes interp",
     ),
     (
         "arith",

@@ -13,7 +13,8 @@ The semantics in short:
   only `if_then_else` does not.
 - A block binds its iterators where its predicate holds, makes its buffers afresh, runs `init` when
   every reduce iterator is at the minimum of its domain (for a block without reduce iterators:
-  always), then its body. A spatial or reduce iterator outside its domain is an error.
+  always), then its body. A reduction whose length is a run-time extent of 0 has no result: an
+  error (`interp_lengths`). A spatial or reduce iterator outside its domain is an error.
 - An access outside a buffer is an error. A loop over a non-positive extent does nothing.
 - `threadIdx` loops that contain a storage barrier run in lockstep, like vector lanes, so a missing
   second barrier does not show; other thread loops run one thread after the other, nested loops of
@@ -116,6 +117,7 @@ def _bind_arguments(compiler: LaneCompiler, func: PrimFunc, args: Sequence[Any],
     layouts = [(layout_binders(compiler, b, offset_known=True), a) for b, a in checked]
     for buffer, array in checked:
         todo.append((compiler.slot(buffer), array))
+    compiler.symbols = frozenset(v for v in compiler.slots if isinstance(v, Var))
     body = compiler.one(func.body)
     env.extend([None] * (compiler.size - 1))
     for slot, value in todo:

@@ -96,6 +96,7 @@ class ExprCompiler:
         self.check_undefined = check_undefined
         self.fences = Fences(check_regions)
         self.memo: dict[Expr, Eval] = {}
+        self.symbols: frozenset[Var] = frozenset()  # run-time extents and scalar arguments
 
     def slot(self, leaf: Var | Buffer) -> int:
         """The place of a variable or buffer in the environment."""

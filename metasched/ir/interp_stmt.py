@@ -13,6 +13,7 @@ from metasched.ir.describe import describe, show_expr
 from metasched.ir.expr import TRUE, Var, as_expr, as_int
 from metasched.ir.interp_expr import ExprCompiler
 from metasched.ir.interp_fence import Env, Eval, outside
+from metasched.ir.interp_lengths import refuse_no_result
 from metasched.ir.interp_memory import allocate, declare_view, match_view
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
@@ -121,13 +122,16 @@ class StmtCompiler(ExprCompiler):
             return lambda env: constant
         start, size = self.expr(s.min), self.expr(s.extent)
         step = (lambda env: 1) if s.step is None else self.expr(s.step)
+        refuse = refuse_no_result(self, s, self.symbols)
 
         def values(env: Env) -> range:
             by = step(env)
             if by <= 0:
                 raise InterpretError(f"{describe(s)}: the step is {by}")
-            first = start(env)
-            return range(first, first + size(env) * by, by)
+            first, count = start(env), size(env)
+            if count <= 0 and refuse is not None:
+                refuse(env)
+            return range(first, first + count * by, by)
 
         return values
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import metasched as ms
-from metasched.errors import KernelError
+from metasched.errors import InterpretError, KernelError, MetaschedError
 from metasched.ir.describe import show_expr
 from metasched.ir.interp import run
 from metasched.ir.stmt import AssertStmt
@@ -165,6 +165,29 @@ def test_a_kernel_refuses_a_reduction_without_an_iteration(name):
         given = operands(*size)
         kernel(*given)
         np.testing.assert_array_equal(given[2], given[0] @ given[1])
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("size", [(2, 3, 0), (2, 3, 5), (0, 3, 0), (2, 0, 0), (2, 3, 1)])
+def test_the_interpreter_refuses_the_calls_that_the_kernel_refuses(name, size):
+    sch, outcomes = steps_of(name), []
+    for call in (ms.build(sch), lambda *given: run(sch.mod, *given)):
+        given = operands(*size)
+        try:
+            call(*given)
+        except MetaschedError as error:
+            outcomes.append(str(error).partition("C has no result: ")[2] or str(error))
+        else:
+            outcomes.append(given[2].tolist())
+    assert outcomes[0] == outcomes[1]
+
+
+def test_rows_of_which_none_is_asked_for_need_no_iteration():
+    given = [np.ones((3, 0), "float32"), np.full(3, 7, "float32"), 0]
+    run(repeated, *given)
+    assert given[1].tolist() == [7, 7, 7]
+    with pytest.raises(InterpretError, match="C has no result: the loop p has no iteration"):
+        run(repeated, *given[:2], 1)
 
 
 def test_the_message_names_the_loop():
