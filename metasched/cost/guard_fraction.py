@@ -2,8 +2,8 @@
 
 A condition is a sum of digits that is at most a limit; each loop gives one digit. Digits count as
 independent: exact for the tiles of a dimension, an estimate where one fused loop gives two digits.
-Conditions that share digits, as those of skewed loops, are judged together. This feeds a cost
-model, never a proof.
+Conditions that share digits, as those of skewed loops, are judged together. They also tell how many
+cores a parallel loop keeps busy. This feeds a cost model, never a proof.
 """
 
 from __future__ import annotations
@@ -176,19 +176,72 @@ def _digits(test: _Test) -> set[tuple[int, int]]:
 def _together(tests: tuple[_Test, ...]) -> float:
     """The fraction of iterations that pass every test; equal digits of a loop are one digit."""
     places = sorted(set[tuple[int, int]]().union(*map(_digits, tests)))
-    counts = [n for _, n in places]
-    if prod(counts) <= _COUNTED:
-        drawn = np.indices(counts).reshape(len(counts), -1)
-    else:
-        drawn = np.random.default_rng(0).integers(
-            0, np.array(counts)[:, None], (len(counts), _SAMPLES)
-        )
+    drawn = _drawn([n for _, n in places], _COUNTED)
     at = dict(zip(places, drawn, strict=True))
-    passed = np.ones(drawn.shape[1], bool)
-    for limit, digits in tests:
-        parts = [at[loop, n] * gap + max(-gap, 0) * (n - 1) for loop, gap, n in digits]
-        passed &= np.sum(parts, axis=0) <= limit
-    return float(passed.mean())
+    return float(np.all([_holds(test, at) for test in tests], axis=0).mean())
+
+
+def _drawn(counts: list[int], most: int) -> np.ndarray:
+    """All combinations of digits, a column each, or a sample where more than `most` are there."""
+    if prod(counts) <= most:
+        return np.indices(counts).reshape(len(counts), -1)
+    top = np.array(counts)[:, None]
+    return np.random.default_rng(0).integers(0, top, (len(counts), _SAMPLES))
+
+
+def _holds(test: _Test, at: Mapping[tuple[int, int], np.ndarray]) -> np.ndarray:
+    """Whether a condition holds, for arrays of digits."""
+    limit, digits = test
+    parts = [at[loop, n] * gap + max(-gap, 0) * (n - 1) for loop, gap, n in digits]
+    return np.asarray(sum(parts) <= limit)
+
+
+def busy_cores(
+    tests: Iterable[Condition], shared: tuple[int, int], around: Collection[int], cores: int
+) -> float | None:
+    """The mean number of cores that run iterations of a parallel loop under changing conditions.
+
+    In each iteration of the loops around, the cores wait for the core with the most work. None
+    where no condition joins the parallel loop with a loop around it.
+
+    Args:
+        shared: the parallel loop and its extent.
+        around: the loops around the parallel loop.
+    """
+    groups = _groups([(limit, digits) for limit, digits, _ in tests])
+    joined = next((group for group in groups if _joins(group, shared, around)), None)
+    return None if joined is None else _busy(joined, shared, frozenset(around), cores)
+
+
+def _joins(group: tuple[_Test, ...], shared: tuple[int, int], around: Collection[int]) -> bool:
+    digits = set[tuple[int, int]]().union(*map(_digits, group))
+    return shared in digits and any(loop in around for loop, _ in digits)
+
+
+@lru_cache(maxsize=4096)
+def _busy(
+    tests: tuple[_Test, ...], shared: tuple[int, int], around: frozenset[int], cores: int
+) -> float:
+    """`busy_cores` for one group of conditions.
+
+    Each core takes one contiguous share of the iterations from either end, as the code does.
+    """
+    places = sorted(set[tuple[int, int]]().union(*map(_digits, tests)) - {shared})
+    drawn = _drawn([n for _, n in places], _SAMPLES)
+    at = dict(zip(places, drawn[:, :, None], strict=True)) | {shared: np.arange(shared[1])[None]}
+    passed = np.all([_holds(test, at) for test in tests], axis=0)
+    steps = np.zeros(drawn.shape[1], np.int64)  # the number of the iteration of the loops around
+    for (loop, n), values in zip(places, drawn, strict=True):
+        steps = steps * n + values if loop in around else steps
+    _, step = np.unique(steps, return_inverse=True)
+    work = np.zeros((step.max() + 1, shared[1]))
+    np.add.at(work, step, passed)
+    ends = np.arange(2 * cores + 1)
+    each, more = divmod(shared[1], 2 * cores)
+    sums = np.pad(np.cumsum(work, axis=1), ((0, 0), (1, 0)))
+    parts = np.diff(sums[:, ends * each + np.minimum(ends, more)], axis=1)
+    busiest = (parts[:, :cores] + parts[:, : cores - 1 : -1]).max(axis=1)
+    return float(work.sum() / max(busiest.sum(), 1e-9)) or 1.0
 
 
 def _alone(limit: int, digits: tuple[tuple[int, int, int], ...]) -> float:

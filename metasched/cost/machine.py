@@ -16,7 +16,7 @@ from math import log2, prod
 
 from metasched.analysis.access import SHUFFLED
 from metasched.cost.footprint import Footprint
-from metasched.cost.guard_fraction import guard_fraction
+from metasched.cost.guard_fraction import busy_cores, guard_fraction
 from metasched.cost.nest import Nest, guards, page_misses, scattered, traffic, within
 from metasched.cost.summary import Loop, Store
 from metasched.cost.transfer import transfers
@@ -235,7 +235,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
         if loop.kind == "parallel":
             tasks *= max(loop.extent, 1)
             launches = total // products[k + 1]
-    used = tasks / -(-tasks // machine.cores)
+    used = _used(nest, tasks, machine.cores)
     fits = [within(nest, level) for level in machine.levels]
     if not block.fold and _crowd(nest, block.depth, machine) > 1.0:  # lines push each other out
         fits[0] = min(fits[0], _lane_loops(order))
@@ -247,6 +247,18 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
         nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),
         steps, used, tasks, launches, block, ran, partial,
     )  # fmt: skip
+
+
+def _used(nest: Nest, tasks: int, cores: int) -> float:
+    """The mean number of cores that run a store, the iterations of its parallel loops as tasks."""
+    used = tasks / -(-tasks // cores)
+    place = next((k for k, x in reversed([*enumerate(nest.order)]) if x.kind == "parallel"), None)
+    if place is None:
+        return used
+    shared, around = nest.order[place], {loop.index for loop in nest.order[place + 1 :]}
+    tests = [test for test in nest.store.notes.tests if not test.skips]
+    busy = busy_cores(tests, (shared.index, shared.extent), around, cores)
+    return used if busy is None else min(busy, used)
 
 
 def _depth(nest: Nest) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from cost.tiled import block, nest
 
 from metasched.cost.features import FEATURE_NAMES, features, work
-from metasched.cost.guard_fraction import conditions, guard_fraction
+from metasched.cost.guard_fraction import busy_cores, conditions, guard_fraction
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE, Var, logical_and
 from metasched.ir.func import FINITE, IRModule, PrimFunc
@@ -71,6 +71,47 @@ def test_conditions_on_many_iterations_are_judged_by_a_sample():
     found = conditions(logical_and(j <= i, i < j + 500), bound)
     assert guard_fraction(found) == pytest.approx(0.375, abs=0.03)
     assert guard_fraction(found) == guard_fraction(list(found))
+
+
+def wavefront(cores, passes):
+    """The busy cores of a loop over `i` inside a loop over `j`, counted; each core takes one share
+    of the iterations from either end."""
+    cuts = [s * 12 // (2 * cores) for s in range(2 * cores + 1)]
+    spent = waited = 0
+    for at in range(5):
+        work = [sum(passes(x, at, y) for y in range(3)) for x in range(12)]
+        parts = [sum(work[a:b]) for a, b in pairwise(cuts)]
+        spent += sum(work)
+        waited += max(parts[c] + parts[-1 - c] for c in range(cores))
+    return spent / waited
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("test", "passes"),
+    [
+        (logical_and(j * 2 <= i, i < j * 2 + 4), lambda i, j, k: j * 2 <= i < j * 2 + 4),
+        (logical_and(j <= i, i + k < j + 3), lambda i, j, k: j <= i and i + k < j + 3),
+        (logical_and(i <= j, k < 2), lambda i, j, k: i <= j),
+    ],
+)
+def test_cores_of_a_wavefront_wait_for_the_core_with_the_most_work(test, passes, cores):
+    """Time tiles that start one after another leave cores without work."""
+    found = busy_cores(conditions(test, BOUND), (0, 12), {1}, cores)
+    assert found == pytest.approx(wavefront(cores, passes))
+    assert cores == 1 or found < cores
+
+
+def test_conditions_without_a_loop_around_do_not_change_the_busy_cores():
+    assert busy_cores(conditions(i * 5 + j < 57, BOUND), (0, 12), {2}, 2) is None
+    assert busy_cores(conditions(j * 3 + k < 14, BOUND), (0, 12), {1, 2}, 2) is None
+    assert busy_cores([], (0, 12), {1}, 2) is None
+
+
+def test_busy_cores_of_many_iterations_are_judged_by_a_sample():
+    bound = {v: (n, 1000) for n, v in enumerate(EXTENTS)}
+    found = busy_cores(conditions(logical_and(j <= i, i < j + 500), bound), (0, 1000), {1}, 2)
+    assert 1.0 < found < 2.0
 
 
 def test_guard_fraction_of_unknown_conditions_is_one():
