@@ -50,12 +50,30 @@ def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
         left = left.a
     value = e.value(left)
     for step in reversed(spine):
-        right = e.value(step.b)
+        right = _first_product(e, step, value) or e.value(step.b)
         if type(step) is Div and divides_by_one(e, value, right):
             value = divide_by_one(e, value, right)
         else:
             value = binary(e, type(step), value, right)
     return value
+
+
+def _first_product(e: Emitter, node: Arithmetic, before: Val) -> Val | None:
+    """The product in 0 + a * b, the first step of a sum; None for other operators.
+
+    LLVM may leave out the zero, and then has two products for the next step, of which either can be
+    fused. So the first product is rounded on its own.
+    """
+    product = node.b
+    if type(node) is not Add or not isinstance(product, Mul) or not before.dtype.is_float:
+        return None
+    if before.text != literal(0, before.dtype, before.lanes).text:
+        return None
+    a, b, around = e.value(product.a), e.value(product.b), e.unfused
+    e.unfused = True
+    result = binary(e, Mul, a, b)
+    e.unfused = around
+    return result
 
 
 def _compare(e: Emitter, node: ir.Compare) -> Val:

@@ -62,7 +62,7 @@ def _certain_span(e: Emitter, buffer: Buffer, address: Linear) -> tuple[int, int
     body = e.lane.body
     if (name := ("certain loads", e.lane.var)) not in body.facts:
         found: dict[object, tuple[int, int]] = {}
-        for load in _certain(body):
+        for load in certain_loads(body):
             if len(load.indices) == 1 and load.predicate is None and load.dtype.lanes == 1:
                 own = linear_address(load.indices[0])
                 key = load.buffer.data, frozenset(own.terms.items())
@@ -80,7 +80,7 @@ def _varies(atom: Expr, lane: Var) -> bool:
     return lane in free_vars(atom) or reads_memory(atom)
 
 
-def _certain(stmt: Stmt) -> Iterator[BufferLoad]:
+def certain_loads(stmt: Stmt) -> Iterator[BufferLoad]:
     """The loads that each execution of a statement does."""
     if isinstance(stmt, LetStmt) or (isinstance(stmt, BufferStore) and stmt.predicate is None):
         yield from _unconditional(stmt.value)
@@ -90,7 +90,7 @@ def _certain(stmt: Stmt) -> Iterator[BufferLoad]:
         isinstance(stmt, For) and (as_int(stmt.extent) or 0) > 0
     ):
         for inner in stmt.stmts:
-            yield from _certain(inner)
+            yield from certain_loads(inner)
 
 
 def _unconditional(expr: Expr) -> Iterator[BufferLoad]:

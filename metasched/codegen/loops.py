@@ -13,6 +13,7 @@ from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.rare import emit_rare
 from metasched.codegen.scan import emit_scan
 from metasched.codegen.shifted import emit_shifted
+from metasched.codegen.squares import emit_squares
 from metasched.codegen.team import emit_team, fits_team, holds_parallel, team_loop
 from metasched.codegen.transpose import emit_transpose
 from metasched.codegen.values import Val, literal
@@ -98,6 +99,8 @@ def _by_form(e: Emitter, node: For, extent: Val) -> bool:
         return _expr_reason(x, {node.var}) is None
 
     if emit_fold(e, node, plain) or emit_scan(e, node, plain):
+        return True
+    if emit_squares(e, node, extent, serial_loop):
         return True
     scalar = node.kind is ForKind.SERIAL and e.lane is None and e.mask is None
     if not scalar or e.known_memory.disabled:  # buffers may share memory

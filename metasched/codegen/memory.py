@@ -380,7 +380,8 @@ def _load_near(e: Emitter, dtype: DType, where: Place) -> Val:
     return e.joined(found)
 
 
-def _pointers(e: Emitter, dtype: DType, where: Place) -> Val:
+def pointers(e: Emitter, dtype: DType, where: Place) -> Val:
+    """The addresses of all lanes."""
     indices = where.indices or lane_offsets(e, where.lanes, where.stride)
     text = f"getelementptr {memory_type(dtype)}, ptr {where.pointer.text}, {indices.typed}"
     return e.pure(text, where.pointer.dtype, where.lanes, where.pointer, indices)
@@ -389,11 +390,11 @@ def _pointers(e: Emitter, dtype: DType, where: Place) -> Val:
 def _gather(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:
     kind = memory_type(dtype, where.lanes)
     mask = literal(1, BOOL, where.lanes) if mask is None else mask
-    pointers = _pointers(e, dtype, where)
+    places = pointers(e, dtype, where)
     name = f"llvm.masked.gather.{mangle(dtype, where.lanes)}.v{where.lanes}p0"
-    e.module.declare(name, f"{kind} @{name}({pointers.type}, {mask.type}, {kind})")
+    e.module.declare(name, f"{kind} @{name}({places.type}, {mask.type}, {kind})")
     text = (
-        f"call {kind} @{name}({pointers.type} align {dtype.bytes} {pointers.text}, "
+        f"call {kind} @{name}({places.type} align {dtype.bytes} {places.text}, "
         f"{mask.typed}, {kind} zeroinitializer)"
     )
     return from_memory(e, e.inline(text, dtype, where.lanes))
@@ -466,10 +467,10 @@ def _store_where(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) 
 
 def _scatter(e: Emitter, dtype: DType, where: Place, value: Val, mask: Val | None) -> None:
     mask = literal(1, BOOL, where.lanes) if mask is None else mask
-    pointers = _pointers(e, dtype, where)
+    places = pointers(e, dtype, where)
     typed = to_memory(e, value)
     name = f"llvm.masked.scatter.{mangle(dtype, where.lanes)}.v{where.lanes}p0"
     kind = memory_type(dtype, where.lanes)
-    e.module.declare(name, f"void @{name}({kind}, {pointers.type}, {mask.type})")
-    address = f"{pointers.type} align {dtype.bytes} {pointers.text}"
+    e.module.declare(name, f"void @{name}({kind}, {places.type}, {mask.type})")
+    address = f"{places.type} align {dtype.bytes} {places.text}"
     e.line(f"call void @{name}({typed}, {address}, {mask.typed})")

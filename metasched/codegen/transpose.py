@@ -32,7 +32,7 @@ def emit_transpose(e: Emitter, node: For) -> bool:
         for j in range(n):
             with e.bound(inner.var, literal(j, inner.var.dtype)):
                 rows.append(load(e, source.buffer, _row(source.indices[0], n), None))
-    for i, column in enumerate(_exchanged(e, rows)):
+    for i, column in enumerate(exchanged(e, rows)):
         with (
             e.bound(node.var, literal(i, node.var.dtype)),
             e.bound(inner.var, literal(0, inner.var.dtype)),
@@ -77,14 +77,13 @@ def _factors(index: Expr, outer: Var, inner: Var) -> tuple[int, int] | None:
     return terms.get(outer, 0), terms.get(inner, 0)
 
 
-def _exchanged(e: Emitter, rows: list[Val]) -> list[Val]:
-    """Transpose a square of rows: each round exchanges the blocks off the diagonal, which are half
-    as large in the next round."""
-    n = len(rows)
-    half = n // 2
+def exchanged(e: Emitter, rows: list[Val]) -> list[Val]:
+    """Transpose the squares that lie side by side in rows. Each round exchanges the blocks off the
+    diagonal, which are half as large in the next round."""
+    n, half = rows[0].lanes, len(rows) // 2
     while half:
         after = list(rows)
-        for i in range(n):
+        for i in range(len(rows)):
             if i & half:
                 continue
             a, b = rows[i], rows[i + half]

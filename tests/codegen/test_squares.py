@@ -1,0 +1,139 @@
+"""Lanes that walk along rows: the same results as step by step, no access outside of the rows."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from codegen.kernels import agree, build, call, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.measure.data import Array
+from metasched.runtime.guarded_memory import AT_END, AT_START, GuardedMemory
+
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer(({rows}, {k}), "{dtype}"), p: T.Buffer(({n},), "int32"),
+         x: T.Buffer(({k},), "{dtype}"), m: T.Buffer((2,), "int32"),
+         B: T.Buffer(({n},), "{dtype}")):
+    for j in T.vectorized({n}):
+        if {condition}:
+            B[j] = {zero}
+            for k in range({extent}):
+                B[j] = {value}
+"""
+VALUES = [
+    "B[j] + A[{row}, k] * x[k]",
+    "B[j] * {two} - A[{row}, k]",
+    "T.max(B[j], A[{row}, k]) + A[{row}, 0]",
+    "B[j] + T.if_then_else(x[k] > {zero}, A[{row}, k], x[k])",
+    "B[j] + A[{row}, k] * A[j, k]",
+    "B[j] + A[{row}, {k} - 1 - k]",
+]
+DTYPES = ["float32", "float64", "int32", "int64", "int8", "uint16", "float16", "bfloat16"]
+
+
+def text(n: int, k: int, dtype: str = "float32", value: str = VALUES[0], row: str = "p[j]",
+         extent: str | int | None = None, condition: str = "True") -> str:  # fmt: skip
+    names = {"row": row, "two": f"T.{dtype}(2)", "zero": f"T.{dtype}(0)", "k": k}
+    return ROWS.format(
+        rows=max(n, 40), k=k, dtype=dtype, n=n, value=value.format(**names), zero=f"T.{dtype}(0)",
+        extent=k if extent is None else extent, condition=condition,
+    )  # fmt: skip
+
+
+def arguments(n: int, k: int, dtype: str, steps: int, active: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(n * k)
+    rows = rng.integers(0, max(n, 40), n).astype("int32")
+    rows[active:] = rng.choice([-(10**9), 10**9], n - active)  # what no lane may use
+    m = np.array([steps, active], "int32")
+    a, x = integers((max(n, 40), k), dtype), integers((k,), dtype, 1)
+    return [a, rows, x, m, np.zeros(n, a.dtype)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(2, 40), k=st.integers(1, 21), dtype=st.sampled_from(DTYPES),
+    value=st.sampled_from(VALUES), row=st.sampled_from(["p[j]", "j"]),
+    steps=st.none() | st.integers(0, 21), active=st.none() | st.integers(0, 40),
+)  # fmt: skip
+def test_rows_are_read_as_step_by_step(n, k, dtype, value, row, steps, active):
+    extent = None if steps is None else "m[0]"
+    condition = "True" if active is None else "j < m[1]"
+    source = text(n, k, dtype, value, row, extent, condition)
+    most = n if active is None else min(n, active)
+    agree(source, *arguments(n, k, dtype, min(k, steps or 0), most))
+
+
+@pytest.mark.parametrize("where", [AT_START, AT_END])
+@pytest.mark.parametrize("extent", [None, "m[0]"])
+@pytest.mark.parametrize("active", [0, 1, 7, 16])
+def test_nothing_outside_of_active_rows_is_read(where, extent, active):
+    n, k = 16, 11
+    given_data = arguments(n, k, "float32", k, active)
+    given_data[1][:active] = np.arange(active) * 39 // 15  # first and last row of A
+    names = ["A", "p", "x", "m", "B"]
+    layout = [
+        Array(name, str(a.dtype), a.shape, (a.shape[1], 1) if a.ndim > 1 else (1,), True, False, 0,
+              1, 0.0)
+        for name, a in zip(names, given_data, strict=True)
+    ]  # fmt: skip
+    memory = GuardedMemory(layout, where)
+    for place, a in enumerate(given_data):
+        memory.write(place, a)
+    compiled = build(text(n, k, extent=extent, condition="j < m[1]"))
+    assert call(compiled, *memory.views) == 0
+    a, p, x, *_ = given_data
+    wanted = np.zeros(n, "float32")
+    wanted[:active] = a[p[:active]] @ x
+    np.testing.assert_array_equal(memory.read(4), wanted)
+
+
+@pytest.mark.parametrize("k", [*range(4, 9), 64])
+@pytest.mark.parametrize("row", ["p[j]", "j"])
+def test_each_lane_rounds_as_one_lane_alone(k, row):
+    """Sums of squares keep the rounding of a loop, in which each product is fused with the sum."""
+    source = text(16, k, value="B[j] + (A[{row}, k] - x[k]) * (A[{row}, k] - x[k])", row=row)
+    rng = np.random.default_rng(k)
+    given_data = arguments(16, k, "float32", k, 16)
+    given_data[0], given_data[2] = rng.random((40, k), "float32"), rng.random(k, "float32")
+    a, p, x, *_ = given_data
+    lanes, alone = (np.zeros(16, "float32") for _ in range(2))
+    call(build(source), a, p, x, given_data[3], lanes)
+    call(build(source.replace("T.vectorized(16)", "range(16)")), a, p, x, given_data[3], alone)
+    np.testing.assert_array_equal(lanes, alone)
+
+
+@pytest.mark.parametrize("row", ["p[j]", "j"])
+def test_a_load_gives_four_steps_of_a_lane(row):
+    ir = build(text(16, 64, row=row)).llvm_ir
+    body = ir[: ir.index("@kernel_repeat")]
+    assert len(re.findall(r"load <4 x float>", body)) == 16
+    assert "gather" not in body
+
+
+@pytest.mark.parametrize("value", [
+    "B[j] + T.if_then_else(x[k] > T.float32(0), A[p[j], k], T.float32(0))",
+    "B[j] + A[p[j], 2 * k % 7]",
+    "B[j] + A[p[k], j]",
+    "B[j] + x[k]",
+])  # fmt: skip
+def test_other_loads_stay_as_they_are(value):
+    source = text(16, 16, value=value)
+    assert "load <4 x float>" not in build(source).llvm_ir
+    given_data = arguments(16, 16, "float32", 16, 16)
+    agree(source, *given_data)
+
+
+def test_rows_that_the_loop_changes_are_read_step_by_step():
+    source = """
+@T.prim_func
+def main(A: T.Buffer((40, 16), "float32"), p: T.Buffer((16,), "int32")):
+    for j in T.vectorized(16):
+        for k in range(15):
+            A[j, k + 1] = A[j, k] + A[j, k + 1]
+"""
+    assert "load <4 x float>" not in build(source).llvm_ir
+    agree(source, integers((40, 16)), np.zeros(16, "int32"))
