@@ -163,9 +163,10 @@ def main(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32"), n: T.Buffer((1,
     check_transform(before, sch)
 
 
-def test_an_element_that_changes_with_the_loop():
+@pytest.mark.parametrize("element", ["s[j % 3]", "s[B[i, 0] % 3]"])
+def test_an_element_that_changes_with_the_loop(element):
     text = SUMS.format(between="T.evaluate(0)", after="T.evaluate(0)", steps="6")
-    sch = Schedule(parse(text.replace("s[1]", "s[j % 3]").replace("s[j % 3] = 5", "s[1] = 5")))
+    sch = Schedule(parse(text.replace("s[1]", element).replace(f"{element} = 5", "s[1] = 5")))
     j = sch.get_loops("sum")[1]
     message = "the element of s changes with j, or with memory"
     check_refused(sch, lambda: sch.expand_running_value("sum", 0, j), "several-elements", message)

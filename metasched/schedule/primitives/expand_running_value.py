@@ -42,7 +42,7 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import free_vars, loads_of, replace_loads, substitute, transform
+from metasched.ir.visit import free_vars, reads_memory, replace_loads, substitute, transform
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     proof,
@@ -142,7 +142,7 @@ def _place(
     known = Analyzer(ranges_of(child.loops))
     place = tuple(known.simplify(substitute(i, child.realize.bindings)) for i in store.indices)
     _require_place(state, users, buffer, place)
-    if any(node.var in free_vars(e) or any(loads_of(e)) for e in place):
+    if any(node.var in free_vars(e) or reads_memory(e) for e in place):
         text = f"the element of {buffer.name} changes with {node.var.name}, or with memory"
         raise state.error("several-elements", text, child.realize)
     return place
