@@ -33,10 +33,9 @@ from metasched.script.builder import (
     MetaVar,
     StatementWord,
     TypeWord,
-    dtype_of,
-    is_dtype,
 )
 from metasched.script.calls import CallReader
+from metasched.script.copies import copied, ends
 from metasched.script.hints import STATEMENTS as HINTS
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
@@ -60,12 +59,20 @@ class BodyReader(CallReader):
         """
         with self.scope(), self.frame(nodes, block, side_by_side) as frame:
             items: list[Item] = [*self.carried_parameters(frame)]
-            for node in nodes:
-                items += self.statement(node)
+            items += self.statements(nodes)
         tail: list[Stmt] = []
         for item in reversed(items):
             tail = [item.wrap(seq(reversed(tail)))] if isinstance(item, Scoped) else [*tail, item]
         return self.around(frame, seq(reversed(tail)))
+
+    def statements(self, nodes: Sequence[ast.stmt]) -> list[Item]:
+        """Read statements in order; those after a jump of a copied body are not read."""
+        items: list[Item] = []
+        for node in nodes:
+            items += self.statement(node)
+            if self.copies and ends(items):
+                break
+        return items
 
     def statement(self, node: ast.stmt) -> list[Item]:
         rule = _STATEMENTS.get(type(node))
@@ -84,7 +91,10 @@ class BodyReader(CallReader):
     def _for(self, node: ast.For) -> list[Item]:
         if node.orelse:
             self.fail(node.orelse[0], "a loop has no else")
-        loops, lets = self.settled(self._loops(node.iter))
+        described = self._loops(node.iter)
+        if described is None:
+            return copied(self, node, self.body)
+        loops, lets = self.settled(described)
         names = self.spread(node.target, len(loops.ranges))
         if len(names) != len(loops.ranges):
             self.fail(node.target, f"{len(loops.ranges)} loops need as many variables, "
@@ -114,7 +124,8 @@ class BodyReader(CallReader):
             inner = let.wrap(inner)
         return [inner]
 
-    def _loops(self, node: ast.expr) -> Loops:
+    def _loops(self, node: ast.expr) -> Loops | None:
+        """The loops that the head of a loop describes; None for other heads."""
         if isinstance(node, ast.Call):
             fn = self.value(node.func)
             if fn is range:
@@ -126,9 +137,7 @@ class BodyReader(CallReader):
             found = self.word(node, fn) if isinstance(fn, StatementWord) else None
             if isinstance(found, Loops):
                 return found
-        self.fail(node, "a loop runs over range, T.grid, T.serial, T.parallel, T.vectorized, "
-                  "T.unroll or T.thread_binding", "to repeat statements for Python values, write "
-                  "them under @T.macro and call the macro with each value")  # fmt: skip
+        return None
 
     def _while(self, node: ast.While) -> list[Item]:
         if node.orelse:
@@ -141,7 +150,7 @@ class BodyReader(CallReader):
         test = self.operand(node.test)
         if not isinstance(test, (Expr, Section)) and not isinstance(node.test, ast.Constant):
             taken = node.body if self.guard(node.test, self.outside.truth, test) else node.orelse
-            return [item for part in taken for item in self.statement(part)]
+            return self.statements(taken)
         condition = self.condition(node.test, test)
         before = set(self.assigned)
         then = self.body(node.body)
@@ -432,22 +441,6 @@ class BodyReader(CallReader):
             return False
         found = self.value(node)
         return isinstance(found, StatementWord) and found.name == "LetStmt"
-
-    def annotation(self, node: ast.expr) -> Any:
-        """Read a type annotation: a Buffer or a DType."""
-        if isinstance(node, ast.Constant) and is_dtype(node.value):
-            return DType(node.value)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            inner = ast.parse(node.value, mode="eval").body
-            for part in ast.walk(inner):
-                ast.copy_location(part, node)
-            node = inner
-        found = self.value(node)
-        if isinstance(found, TypeWord):
-            return found.dtype
-        if isinstance(found, Var) and found.dtype is HANDLE:
-            return HANDLE
-        return dtype_of(found) if is_dtype(found) else found
 
     def _augmented(self, node: ast.AugAssign) -> list[Item]:
         if isinstance(node.target, ast.Subscript):

@@ -11,6 +11,7 @@ import ast
 import builtins
 import functools
 import inspect
+import itertools
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType, FunctionType
@@ -187,6 +188,11 @@ class UserCode(Stored):
 
     def unpacked(self, value: Any) -> Sequence[Any]:
         return _run("*", list, value)  # type: ignore[no-any-return]
+
+    def items(self, value: Any, most: int) -> Sequence[Any]:
+        if not isinstance(value, Iterable):
+            raise ValueError(f"{describe(value)} has no elements")
+        return _run("the loop", lambda: [*itertools.islice(value, most)])  # type: ignore[no-any-return]
 
     def formatted(self, value: Any, conversion: int, spec: str) -> str:
         if isinstance(value, Expr):

@@ -376,6 +376,10 @@ class Evaluator(Indexing):
     def _python_call(self, node: ast.Call, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call one of Python's own functions; min, max and abs also take expressions."""
         name = fn.__name__
+        odd = next((a for a in args if isinstance(a, (Expr, Buffer, Section))), None)
+        if odd is not None and name in ("enumerate", "zip", "reversed"):
+            what = f"{name} takes Python values only, not {describe(odd)}"
+            self.fail(node, what, name_hint(name, ()))
         if any(isinstance(a, Expr) for a in args):
             if name in ("min", "max"):
                 return self.guard(node, functools.reduce, WORDS[name], args)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,12 @@ class Stored:
             raise ValueError(f"* needs a tuple or a list, not {describe(value)}")
         return value
 
+    def items(self, value: Any, most: int) -> Sequence[Any]:
+        """The elements that a loop runs over, at most so many."""
+        if type(value) not in (tuple, list, range, dict):
+            raise ValueError(f"{describe(value)} has no elements")
+        return [*itertools.islice(value, most)]
+
     def formatted(self, value: Any, conversion: int, spec: str) -> str:
         """The text of one value in an f-string."""
         if type(value) not in (str, int, float, bool) or spec or conversion != -1:
@@ -155,7 +162,8 @@ class Stored:
         for arg in args:
             if not isinstance(arg, (*_EXACT, IntImm)):
                 raise ValueError(f"{fn.__name__} takes Python values only, not {describe(arg)}")
-        return fn(*args, **kwargs)
+        found = fn(*args, **kwargs)
+        return [*found] if isinstance(found, Iterator) else found
 
     def call(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call a function that is no word of T."""

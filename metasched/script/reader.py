@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metasched.ir.buffer import Buffer, BufferRegion, Range
-from metasched.ir.dtype import BOOL, VOID, DType
+from metasched.ir.dtype import BOOL, HANDLE, VOID, DType
 from metasched.ir.expr import TRUE, Expr, Var
 from metasched.ir.stmt import (
     EMPTY,
@@ -22,7 +22,7 @@ from metasched.ir.stmt import (
     Stmt,
     frozen,
 )
-from metasched.script.builder import MetaVar, Namespace, typed
+from metasched.script.builder import MetaVar, Namespace, TypeWord, dtype_of, is_dtype, typed
 from metasched.script.diagnostics import Source
 from metasched.script.evaluate import Evaluator
 from metasched.script.plain import Stored, describe
@@ -100,6 +100,7 @@ class Reader(Evaluator):
         self.views: dict[Buffer, Buffer] = {}  # view -> the buffer that it is a view of
         self.hints: list[str] = []
         self.named: set[str] = set()  # blocks so far
+        self.copies = 0  # of the statement being read, by loops over Python values
         self.call_stmts: list[Stmt | Scoped] = []  # of macro calls in the statement being read
         self.ret_type = VOID
 
@@ -144,9 +145,9 @@ class Reader(Evaluator):
         return AssertStmt(self.condition(node, condition), message)
 
     def block_name(self, name: str) -> str:
-        """The name of a block; inside a macro, whose text is read several times, an unused name."""
+        """The name of a block; an unused name where a text is read several times, as in macros."""
         found, number = name, 0
-        while name and self.depth and found in self.named:
+        while name and (self.depth or self.copies > 1) and found in self.named:
             number += 1
             found = f"{name}_{number}"
         self.named.add(found)
@@ -180,6 +181,22 @@ class Reader(Evaluator):
         if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
             self.fail(node, f"a dictionary with text keys is needed, not {describe(value)}")
         return dict(value)
+
+    def annotation(self, node: ast.expr) -> Any:
+        """Read a type annotation: a Buffer or a DType."""
+        if isinstance(node, ast.Constant) and is_dtype(node.value):
+            return DType(node.value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            inner = ast.parse(node.value, mode="eval").body
+            for part in ast.walk(inner):
+                ast.copy_location(part, node)
+            node = inner
+        found = self.value(node)
+        if isinstance(found, TypeWord):
+            return found.dtype
+        if isinstance(found, Var) and found.dtype is HANDLE:
+            return HANDLE
+        return dtype_of(found) if is_dtype(found) else found
 
     def hint(self, index: int, default: str) -> str:
         """The name on the left of the statement being read."""

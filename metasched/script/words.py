@@ -106,7 +106,7 @@ _FLOATING = frozenset(FLOATING.split())
 
 # Python's own functions that scripts may use.
 PYTHON_WORDS = ("range", "len", "min", "max", "abs", "int", "float", "bool", "round", "str",
-                "tuple", "list", "sum")  # fmt: skip
+                "tuple", "list", "sum", "enumerate", "zip", "reversed")  # fmt: skip
 # Names that no variable gets when printed: the words that printed functions hold.
 RESERVED = frozenset({*keyword.kwlist, "range", "float", "T"})
 
