@@ -297,3 +297,19 @@ def test_reads_of_what_other_iterations_make_are_refused(func):
         sch, lambda: sch.reindex_cache_write("B", 0, "local", one), "region-cover",
         "block C reads B",
     )  # fmt: skip
+
+
+def test_an_iterator_without_a_limit_has_no_place_after_the_largest():
+    @T.prim_func
+    def rows(P: T.Buffer((5,), "int32"), A: T.Buffer((9,), "int32"), B: T.Buffer((4,), "int32")):
+        for i in range(4):
+            for p in range(P[i], P[i + 1]):
+                with T.block("B"):
+                    vi = T.axis.spatial(4, i)
+                    vp = T.axis.opaque(2147483647, p)
+                    B[vi] = B[vi] + A[vp]
+
+    sch = Schedule(rows)
+    message = r"the index vp \+ 1 of the copy may be the largest int32 or more"
+    copy = lambda: sch.reindex_cache_read("B", 1, "global", lambda i, p: (p + 1,))  # noqa: E731
+    check_refused(sch, copy, "index-overflow", message)

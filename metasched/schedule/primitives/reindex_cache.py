@@ -200,6 +200,15 @@ def _laid_out(
                 f"the index {show_expr(index)} of the copy is not proved to be >= 0",
                 realize,
             )
+        low, size = as_int(r.min), as_int(r.extent)
+        if low is not None and size is not None and low + size > index.dtype.range[1]:
+            raise state.error(
+                "index-overflow",
+                f"the index {show_expr(index)} of the copy may be the largest {index.dtype} or "
+                "more, and no extent holds it",
+                realize,
+                hint="an iterator without a known limit stays as it is, without an addition",
+            )
     shape = tuple(Analyzer().simplify(r.min + r.extent) for r in ranges)
     name = f"{buffer.name}_{scope.replace('.', '_')}"
     return state.fresh_buffer(name, shape, buffer.dtype, scope), old, new
