@@ -8,12 +8,14 @@ import subprocess
 import sys
 from runpy import run_path
 
+import numpy as np
 import pytest
 
 import metasched
 from metasched import errors
 from metasched.codegen.compile import compile_text
 from metasched.errors import QUOTED, BuildError, MetaschedError, ScheduleError, words
+from metasched.ir.interp import run
 from metasched.schedule.schedule import Schedule
 from metasched.target import Target
 from metasched.workloads import get
@@ -167,6 +169,22 @@ def f(A: T.Buffer((8,), "int64")):
         run_path(str(file))
     inside = frames_of(caught.value)
     assert inside.count("metasched") == 2 and "<run_path>" in inside
+
+
+@pytest.mark.parametrize("way", ["__call__", "bind", "time", "named", "pack", "run"])
+def test_an_error_of_a_kernel_shows_one_frame_of_the_package(way):
+    kernel = metasched.build(get("gmm").func((1, 2, 2, 2)))
+    a = np.zeros((1, 2, 2), "float32")
+    with pytest.raises((errors.KernelError, errors.InterpretError)) as caught:
+        if way == "named":
+            kernel(a, a, Z=a)
+        elif way == "pack":
+            kernel.pack(a)
+        elif way == "run":
+            run(get("gmm").func((1, 2, 2, 2)), a, a[:1, :1], a)
+        else:
+            getattr(kernel, way)(a, a, a)
+    assert len(frames_of(caught.value)) == 2 and frames_of(caught.value)[1] == "metasched"
 
 
 def test_an_error_of_a_step_shows_the_users_lines_only():

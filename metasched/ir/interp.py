@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from metasched.errors import InterpretError, brief
+from metasched.errors import InterpretError, brief, shown_at_caller
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
@@ -46,6 +46,7 @@ from metasched.ir.interp_stmt import ReturnSignal
 __all__ = ["OP_RULES", "run"]
 
 
+@shown_at_caller
 def run(
     source: PrimFunc | IRModule,
     *args: Any,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import Signature
-from metasched.errors import BuildError, KernelError
+from metasched.errors import BuildError, KernelError, shortened, shown_at_caller
 from metasched.runtime.arguments import Checker
 from metasched.runtime.export import Exported, export
 from metasched.runtime.native import Native
@@ -96,7 +96,10 @@ class Kernel:
         """
         values = None if named else self._check.quick(arguments)
         if values is None:
-            return self._general(arguments, named)
+            try:
+                return self._general(arguments, named)
+            except KernelError as error:
+                raise shortened(error) from error.__cause__
         code = self._call(*values)
         if code:
             raise KernelError(f"{self.name}: {self._failure_text(code)}")
@@ -108,6 +111,7 @@ class Kernel:
         Bound(self, self._check(given), (given, held))()
         return (made[0] if len(made) == 1 else tuple(made)) if made else None
 
+    @shown_at_caller
     def bind(self, /, *arguments: Any, **named: Any) -> Bound:
         """Check arguments once; calling the result runs the kernel on them.
 
@@ -120,6 +124,7 @@ class Kernel:
             raise KernelError(f"{self.name}: bind takes all arguments, outputs too")
         return Bound(self, self._check(given), (given, held))
 
+    @shown_at_caller
     def pack(self, *weights: Any) -> Any:
         """Pack the constant weights into the kernel's own layout: new arrays, made once before the
         calls.
@@ -139,6 +144,7 @@ class Kernel:
         packed = self._packer(weights)
         return packed[0] if len(packed) == 1 else packed
 
+    @shown_at_caller
     def time(
         self,
         *arguments: Any,
