@@ -47,6 +47,7 @@ from metasched.analysis.scope import (
     undetermined_iters,
 )
 from metasched.analysis.threads import scope_rank, thread_rank
+from metasched.analysis.written import loose_below, written_below
 from metasched.arith.affine import Ranges, form_interval, interval, linear
 from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
@@ -71,7 +72,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import free_vars, loads_of, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, reads_memory, walk_stmts
 
 
 @dataclass(slots=True, eq=False)
@@ -195,25 +196,14 @@ def _point(access: BufferLoad | BufferStore, writes: bool, loops: tuple[For, ...
     return Touch(access.buffer, writes, region, box, loops)
 
 
-@fact
-def written(block: Block) -> frozenset[Buffer]:
-    """The buffers that a block writes (cached): a buffer that is only read has no conflicts."""
-    exact = exact_accesses(block)
-    writes = block.writes if exact is None else [a for a in exact if a.is_write]
-    return frozenset(w.buffer for w in writes)
-
-
 def _touches_under(loop: For, scope: Scope) -> Iterator[Touch]:
     """The accesses below a loop to buffers that are written below this loop."""
     headers: set[For] = set()
-    under = scope.under(loop)
-    loose = [(s, loops) for s, loops in scope.loose if any(n.var is loop.var for n in loops)]
-    among = frozenset(s.buffer for s, _ in loose if isinstance(s, BufferStore))
-    among = among.union(*(written(child.block) for child in under))
-    for child in under:
+    among = written_below(loop, scope)
+    for child in scope.under(loop):
         yield from touches(child, among)
         headers.update(child.loops)
-    for stmt, loops in loose:
+    for stmt, loops in loose_below(loop, scope):
         headers.update(loops)
         if isinstance(stmt, BufferStore):
             yield _point(stmt, True, loops)
@@ -252,7 +242,15 @@ def meet(
     if a.buffer is not b.buffer:
         return None
     moving, limits = moving_vars(a, b, scope, top), tuple((within or {}).items())
-    return distances_within(place(a), place(b), moving, limits)
+    changed = None
+    if _loaded(a.box) or _loaded(b.box):
+        changed = frozenset(buffer.data for buffer in written_below(top, scope))
+    return distances_within(place(a), place(b), moving, limits, changed)
+
+
+@lru_cache(maxsize=1 << 12)
+def _loaded(box: tuple[Side, ...]) -> bool:
+    return any(reads_memory(atom) for form, _ in box for atom in form.terms)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -261,16 +259,18 @@ def distances_within(
     b: Place,
     moving: frozenset[Var],
     limits: tuple[tuple[Var, Interval], ...] = (),
+    written: frozenset[Var] | None = None,
 ) -> Mapping[Var, Interval] | None:
     """`overlap_distances` of two accesses of one buffer, with their loops and guards.
 
     Args:
         moving: the variables that may have different values for the two accesses.
         limits: for some variables, the interval to which their differences are limited.
+        written: the pointers to memory that may change between the accesses; None for all.
     """
     ranges = loop_ranges((*a.loops, *b.loops))
     kept = _guard_pairs(a, b, ranges)
-    return overlap_distances(a.box, b.box, Outside(moving), ranges, kept, dict(limits))
+    return overlap_distances(a.box, b.box, Outside(moving, written), ranges, kept, dict(limits))
 
 
 def conflicts(

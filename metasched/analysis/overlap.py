@@ -28,7 +28,7 @@ from metasched.arith.affine import Ranges, interval, linear
 from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
-from metasched.ir.visit import free_vars, reads_memory
+from metasched.ir.visit import free_vars, loads_of, reads_memory
 
 Side: TypeAlias = tuple[Linear, float]
 """One dimension of a box: its first element and how many elements it has (infinity: unknown)."""
@@ -41,15 +41,24 @@ _KEPT = 3
 
 
 class Outside:
-    """All variables except `moving`: the variables with one value in both executions."""
+    """All variables except `moving`: the variables with one value in both executions.
 
-    __slots__ = ("moving",)
+    Attributes:
+        written: the pointers to memory that may change between the executions; None for all.
+    """
 
-    def __init__(self, moving: Iterable[Var]) -> None:
-        self.moving = frozenset(moving)
+    __slots__ = ("moving", "written")
+
+    def __init__(self, moving: Iterable[Var], written: frozenset[Var] | None = None) -> None:
+        self.moving, self.written = frozenset(moving), written
 
     def __contains__(self, var: object) -> bool:
         return var not in self.moving
+
+    def keeps(self, atom: Expr) -> bool:
+        """Whether both executions read the same memory for an expression."""
+        written = self.written
+        return written is not None and all(x.buffer.data not in written for x in loads_of(atom))
 
 
 @dataclass(slots=True)
@@ -77,7 +86,10 @@ class _System:
             if isinstance(atom, Var):
                 found = atom in self.fixed
             else:
-                found = all(v in self.fixed for v in free_vars(atom)) and not reads_memory(atom)
+                found = all(v in self.fixed for v in free_vars(atom)) and (
+                    not reads_memory(atom)
+                    or (isinstance(self.fixed, Outside) and self.fixed.keeps(atom))
+                )
             self._fixed[atom] = found
         return found
 

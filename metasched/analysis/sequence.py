@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.access import exact_accesses
-from metasched.analysis.dependence import Touch, distances_within, meet, place, touches, written
+from metasched.analysis.dependence import Touch, distances_within, meet, place, touches
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import stays_behind
 from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.scope import Child, Scope
+from metasched.analysis.written import written
 from metasched.arith.conditions import conjuncts
 from metasched.ir.describe import describe
 from metasched.ir.expr import TRUE, Var

@@ -670,3 +670,28 @@ def test_a_store_outside_of_the_condition_counts() -> None:
     text = COLOURS.format(n=8, which="vi + vj") + "            A[vi, vj] = A[vi, vj] * 2.0\n"
     sentence = r"different iterations of loop i may touch the same element of A"
     refused(carried(parse(text), "i"), "carried-dependence", sentence)
+
+
+RAGGED = """
+@T.prim_func
+def main(b: T.Buffer((9,), "int32"), B: T.Buffer((400,), "{kind}")):
+    for i in range(8):
+        for p_0, p_1 in T.grid((b[i + 1] + 15 - b[i]) // 16, 16):
+            with T.block("B"):
+                vi = T.axis.opaque(8, i)
+                vp = T.axis.opaque(400, p_0 * 16 + p_1 + {start})
+                T.where(p_0 * 16 + p_1 + {start} < b[i + 1])
+                B[vp] = B[vp] + T.cast(vi, "{kind}")
+"""
+
+
+def test_a_start_that_no_iteration_writes_is_one_number() -> None:
+    func = parse(RAGGED.format(kind="float32", start="b[i]"))
+    assert carried(func, "p_1") is None and carried(func, "p_0") is None
+
+
+@pytest.mark.parametrize("name", ["p_0", "p_1"])
+def test_a_start_that_iterations_write_separates_nothing(name: str) -> None:
+    func = parse(RAGGED.format(kind="int32", start="B[i]"))
+    failure = carried(func, name)
+    assert failure is not None and "may touch the same element of B" in str(failure)

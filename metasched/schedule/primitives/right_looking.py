@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from metasched.analysis.dependence import Touch, touches, written
+from metasched.analysis.dependence import Touch, touches
 from metasched.analysis.exchange import pushed_early
 from metasched.analysis.scope import Child, Scope
+from metasched.analysis.written import written
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import as_expr, as_int
 from metasched.ir.stmt import BlockToken, Break, Continue, For, SeqStmt, Stmt, evolve, seq

@@ -15,10 +15,11 @@ from itertools import permutations
 from math import isfinite
 
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.dependence import Touch, place, touches, written
+from metasched.analysis.dependence import Touch, place, touches
 from metasched.analysis.polyhedra import meet_nowhere
 from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Scope
+from metasched.analysis.written import written
 from metasched.arith.affine import form_interval, linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.linear import Linear
