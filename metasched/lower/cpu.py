@@ -19,6 +19,7 @@ from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.narrow_values import narrow_values
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.private import note_private
+from metasched.lower.passes.ragged import split_ragged
 from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.shifts import shift_by_powers
 from metasched.lower.passes.short_loops import unroll_short_loops
@@ -57,7 +58,8 @@ _CPU = Pipeline(
         (scan_lanes, "needs constant extents and simplified conditions"),
         (copies_for_lanes, "needs flat buffers, one index each"),
         (version_clamps, "needs simplified minima; its tests are conditions, which move next"),
-        (hoist_guards, "needs simplified conditions"),
+        (split_ragged, "needs simplified conditions"),
+        (hoist_guards, "needs simplified conditions, of whole vectors none"),
         (unroll_register_tiles, "needs the final loop structure"),
         (keep_tiles, "needs to know which loops over tiles are unrolled"),
         (narrow_values, "earlier passes match sums and casts as they are written"),
