@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from metasched.analysis.access import SHUFFLED
+from metasched.analysis.access import SHUFFLED, STEPS
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, select
 from metasched.codegen.chunks import loop_over_chunks
@@ -39,8 +39,6 @@ from metasched.ir.stmt import (
 )  # fmt: skip
 from metasched.ir.visit import bound_vars, free_vars, loads_of, transform, walk_stmts
 
-STEPS = 4
-"""Steps at once. 8 and 16 are slower by 6 and 14 % on a Zen 4, which splits wide exchanges."""
 _MOST_LOADS = 4
 """The most loads whose steps wait in registers."""
 _MOST_STORES = 8

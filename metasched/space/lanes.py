@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import groupby
 from math import prod
 
-from metasched.analysis.access import SHUFFLED, accesses, stride_of
+from metasched.analysis.access import SHUFFLED, STEPS, Access, accesses, stride_of
 from metasched.analysis.block import is_leaf
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
@@ -41,7 +41,7 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
     """The innermost loop above a child whose iterations use memory of their own and fit lanes.
 
     Gives the loop and this memory. The accesses of other memory are contiguous, or reach at most
-    `SHUFFLED` elements apart, or one element for all lanes.
+    `SHUFFLED` elements apart, or one element for all lanes; or each lane walks along memory.
     """
     for loop in reversed(child.loops):
         under = scope.under(loop)
@@ -111,8 +111,17 @@ def _part(sch: Schedule, scope: Scope, child: Child, func: str | None) -> None:
     sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[0], parts)
 
 
+def walks(access: Access, child: Child, lanes: For) -> bool:
+    """Whether each lane along a loop loads neighbours in the innermost loop, step by step (see
+    `codegen.squares`)."""
+    inner = (*child.loops[child.loops.index(lanes) + 1 :], *access.loops)
+    if access.is_write or not inner or inner[-1].kind is not ForKind.SERIAL:
+        return False
+    return (as_int(inner[-1].extent) or STEPS) >= STEPS and stride_of(access, child, inner[-1]) == 1
+
+
 def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) -> bool:
-    if loop.kind is not ForKind.SERIAL or loop.annotations or as_int(loop.extent) is None:
+    if loop.kind is not ForKind.SERIAL or loop.annotations:
         return False
     if any(_elements(b) > COPIES for b in private):
         return False
@@ -131,7 +140,8 @@ def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) ->
             if access.buffer in private or access.buffer in child.block.alloc_buffers:
                 continue
             move = stride_of(access, child, loop)
-            if move is None or not (1 if access.is_write else -1) <= move <= SHUFFLED:
+            near = move is not None and (1 if access.is_write else -1) <= move <= SHUFFLED
+            if not near and not walks(access, child, loop):
                 return False
             stored = stored or access.is_write
     return stored and carried_dependence(loop, scope) is None

@@ -79,6 +79,28 @@ def lengths(A: T.Buffer((M, 16), "float32"), n: T.Buffer((M,), "int32"),
 
 
 @T.prim_func
+def sampled(start: T.Buffer((N + 1,), "int32"), col: T.Buffer((300,), "int32"),
+            A: T.Buffer((N, 40)), B: T.Buffer((M, 40)), C: T.Buffer((300,))):  # fmt: skip
+    """Each lane walks along a row of B of its own, and the sums keep their order."""
+    for i in range(N):
+        for p in range(start[i], start[i + 1]):
+            s = T.float32(0)
+            for k in range(40):
+                s += A[i, k] * B[col[p], k]
+            C[p] = s
+
+
+@T.prim_func
+def distances(A: T.Buffer((N, 30)), B: T.Buffer((M, 30)), C: T.Buffer((N, M))):
+    for i in range(N):
+        for j in range(M):
+            s = T.float32(0)
+            for k in range(30):
+                s += (A[i, k] - B[j, k]) * (A[i, k] - B[j, k])
+            C[i, j] = T.sqrt(s)
+
+
+@T.prim_func
 def carried(A: T.Buffer((M,), "float32"), B: T.Buffer((M,), "float32")):
     """An iteration reads what the iteration before it left in s."""
     s = T.float32(0)
@@ -117,6 +139,37 @@ def test_the_space_offers_whole_iterations(func: PrimFunc, base: int) -> None:
         seen |= _lanes(sch)
         check_numbers(func, sch.mod, compiled=True)
     assert seen <= {base, 2 * base, 4 * base} and len(seen) > 1
+
+
+def _sparse(func: PrimFunc) -> list[np.ndarray]:
+    """Random arrays; rows of 0 to 60 nonzero elements."""
+    rng = np.random.default_rng(0)
+    found = []
+    for buffer in func.params:
+        shape = buffer.constant_shape()
+        if buffer.name == "start":
+            found.append(np.sort(rng.integers(0, 301, shape)).astype("int32"))
+        elif buffer.name == "col":
+            found.append(rng.integers(0, M, shape).astype("int32"))
+        else:
+            found.append(rng.standard_normal(shape).astype("float32"))
+    return found
+
+
+@pytest.mark.parametrize("func", [sampled, distances])
+def test_lanes_that_walk_along_rows_give_the_bits_of_the_program(func: PrimFunc) -> None:
+    given = _sparse(func)
+    wanted = [a.copy() for a in given]
+    build(func, target="native")(*wanted)
+    scheduled = Schedule(func)
+    default_trace(func, TARGET).apply(scheduled)
+    assert _lanes(scheduled) == {16}
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    (space,) = [s for s in found if any("whole_iterations" in e.values for e in s.entries)]
+    for sch in (scheduled, *(draw(func, space, seed) for seed in range(4))):
+        got = [a.copy() for a in given]
+        build(sch.mod, target="native")(*got)
+        np.testing.assert_array_equal(got[-1], wanted[-1])
 
 
 @pytest.mark.parametrize("func", [lengths, carried])

@@ -63,7 +63,11 @@ class WholeIterations:
         loop, _ = found
         under = scope.under(loop)
         lanes = self.vector_bits // lane_bits(scope, loop)
-        sizes = [lanes * n for n in self.vectors if lanes * n <= (as_int(loop.extent) or 0)]
+        sizes, extent = [lanes * n for n in self.vectors], as_int(loop.extent)
+        if extent is None:  # rows of a sparse matrix are short, and the last vector is masked
+            sizes = [lanes // 2, lanes]
+        else:
+            sizes = [n for n in sizes if n <= extent]
         taken = any(TILED in c.block.annotations for c in under)
         if under[0] is not child or taken or lanes < 2 or not sizes:
             return [sch]
