@@ -261,6 +261,15 @@ def _singles(values: Values, lhs: Values, identity: Values) -> _Found | None:
     return name, tuple(rhs), combine
 
 
+def grouped(store: BufferStore) -> BufferStore:
+    """`S[i] = S[i] + a + b` as `S[i] + (a + b)`, for any operation; other stores as they are."""
+    value, own = store.value, _own(store)
+    if isinstance(value, BinaryOp) and own in (value.a, value.b):
+        return store
+    found = operand_of(value, own)
+    return store if found is None else evolve(store, value=found[0](own, found[1]))
+
+
 def operand_of(value: Expr, load: Expr) -> tuple[type[BinaryOp], Expr] | None:
     """(operator, rest) of `load op rest`, where the load may also stand deeper in a chain of one
     operator."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from metasched.analysis.guarded import may_fail
-from metasched.analysis.reducer import identity_of, operand_of
+from metasched.analysis.reducer import grouped, identity_of
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import negate
 from metasched.ir.buffer import BufferLoad, Range
@@ -160,11 +160,7 @@ def _plain(store: BufferStore, liberties: tuple[str, ...]) -> BufferStore | None
         return store
     if not (store.buffer.dtype.is_int or "reassoc" in liberties):
         return None
-    found = operand_of(store.value, _own(store))
-    if found is None:
-        return None
-    kind, value = found
-    new = evolve(store, value=kind(_own(store), value))
+    new = grouped(store)
     return new if _operand(new) is not None else None
 
 

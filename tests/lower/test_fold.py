@@ -43,7 +43,9 @@ def _partial(text: str) -> bool:
     dtype=st.sampled_from(["float32", "int32"]),
     update=st.sampled_from(
         ["C[vi] + A[vi, vj]", "T.max(A[vi, vj], C[vi])", "C[vi] + A[vi, vj] * A[vi, 0]",
-         "T.min(C[vi], A[vi, vj] + 1)", "C[vi] - A[vi, vj]"]
+         "T.min(C[vi], A[vi, vj] + 1)", "C[vi] - A[vi, vj]",
+         "C[vi] + A[vi, vj] + A[vi, 0]", "A[vi, vj] + (C[vi] - A[vi, 0]) - A[vi, vj] * A[vi, vj]",
+         "T.max(A[vi, 0], T.max(C[vi], A[vi, vj]))"]
     ),
 )  # fmt: skip
 def test_every_length_and_width_gives_the_same(n, power, dtype, update):
@@ -64,6 +66,10 @@ def test_only_sums_over_full_vectors_are_folded():
     assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 1))
     assert _partial(_rows("C[vi] - A[vi, vj]", 40, 16))
     assert not _partial(_rows("A[vi, vj] - C[vi]", 40, 16))
+    assert _partial(_rows("C[vi] + A[vi, vj] - A[vi, 0]", 40, 16))
+    assert not _partial(_rows("A[vi, 0] - (C[vi] + A[vi, vj])", 40, 16))
+    assert not _partial(_rows("(C[vi] + A[vi, vj]) * A[vi, 0]", 40, 16))
+    assert not _partial(_rows("C[vi] + A[vi, vj] + C[vi]", 40, 16))
     assert not _partial(_rows("C[vi] + C[vi] * A[vi, vj]", 40, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 1, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 24))

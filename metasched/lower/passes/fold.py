@@ -11,8 +11,9 @@ becomes, with A of w elements in registers,
 
 The width need not divide the extent, and no start value is needed. The note, which a schedule puts
 on the block, says that the order may change. A note of 1 marks the last of these loops, which code
-generation computes as a tree. Around the statement there may be unrolled loops, over several
-results that share their operands: each of their iterations has its own partial results.
+generation computes as a tree. `S[i] + a + b` is taken as `S[i] + (a + b)`. Around the statement
+there may be unrolled loops, over several results that share their operands: each of their
+iterations has its own partial results.
 
 The extent n may be known only at run time, as in a triangle. Then A starts from the identity of the
 operation, and the last vector is masked:
@@ -38,7 +39,7 @@ from dataclasses import dataclass
 from math import prod
 
 from metasched.analysis.block import FOLD
-from metasched.analysis.reducer import identity_of, updates_of
+from metasched.analysis.reducer import grouped, identity_of, updates_of
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.dtype import INT64
@@ -119,7 +120,7 @@ def noted_fold(loop: For) -> tuple[list[BufferStore], dict[Var, int], int] | Non
     stores = updates_of(stmt) if width else None
     if not stores or any(len(s.indices) != 1 for s in stores):
         return None
-    return stores, inner, width
+    return [grouped(store) for store in stores], inner, width
 
 
 def added_operand(
@@ -244,7 +245,7 @@ def _contiguous(loop: For) -> tuple[list[BufferStore], dict[Var, int], int] | No
     width = _WIDTH
     while width >= (as_int(loop.extent) or 0) and width > 1:
         width //= 2  # fewer lanes than iterations: a loop of one vector would stay without a note
-    return ([store], {}, width) if steps and set(steps) == {1} else None
+    return ([grouped(store)], {}, width) if steps and set(steps) == {1} else None
 
 
 @dataclass(frozen=True, slots=True)
