@@ -264,18 +264,49 @@ def test_colours_of_pixels_are_stored_in_vectors() -> None:
     check_numbers(func, sch.mod, compiled=True)
 
 
-@pytest.mark.parametrize("kind", ["T.parallel", "T.vectorized"])
-def test_scalars_of_concurrent_iterations_stay_inside(kind: str) -> None:
-    """A buffer of the block would be shared by the threads, or by the lanes of a vector."""
-    func = parse(
-        '@T.prim_func\ndef f(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6,), "int32")):\n'
-        f"    for i in {kind}(6):\n        s = 0\n        for k in range(8):\n"
-        "            s += A[i, k]\n        C[i] = s\n"
-    )
+CONCURRENT = """
+@T.prim_func
+def f(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6,), "int32")):
+    for i in {kind}(6):
+        s = T.allocate((2,), "int32", scope="local")
+{first}
+        for k in range(8):
+            s[0] = s[0] + A[i, k] * k
+        C[i] = s[0] + s[1]
+"""
+FIRST = ["s[0] = 0", "s[1] = i"]
+
+
+def concurrent(kind: str, *first: str) -> PrimFunc:
+    lines = "\n".join("        " + line for line in first)
+    return parse(CONCURRENT.format(kind=kind, first=lines))  # type: ignore[return-value]
+
+
+def test_memory_of_the_lanes_of_a_vector_stays_inside() -> None:
+    """A buffer of the block would be shared by the lanes."""
+    func = concurrent("T.vectorized", *FIRST)
     sch = Schedule(func)
     sch.enclose("root")
-    assert "T.alloc_buffer" not in sch.script()
+    assert sch.get(sch.get_block("root")).alloc_buffers == ()
     check_numbers(func, sch.mod, compiled=True)
+
+
+def test_memory_that_each_parallel_iteration_fills_belongs_to_the_block() -> None:
+    func = concurrent("T.parallel", *FIRST)
+    sch = Schedule(func, check=True)
+    sch.enclose("root")
+    assert [b.name for b in sch.get(sch.get_block("root")).alloc_buffers] == ["s"]
+    check_transform(func, sch)
+
+
+@pytest.mark.parametrize("first", [
+    FIRST[:1], FIRST[1:], ["s[0] = 0", "if A[i, 0] > 0:", "    s[1] = 0"],
+])  # fmt: skip
+def test_memory_that_a_parallel_iteration_may_not_fill_stays_inside(first: list[str]) -> None:
+    """It would be shared by the threads: such a program reads what no statement wrote."""
+    sch = Schedule(concurrent("T.parallel", *first), check=True)
+    sch.enclose("root")
+    assert sch.get(sch.get_block("root")).alloc_buffers == ()
 
 
 def test_a_sum_beside_a_store_that_jumps_keeps_its_order() -> None:
@@ -451,8 +482,8 @@ def in_parallel(A: T.Buffer((6, 8), "float32"), C: T.Buffer((6, 8), "float32")):
             C[i, j] = A[i, j] * scale
 
 
-def test_a_variable_below_a_parallel_loop_stays():
+def test_a_variable_below_a_parallel_loop_is_memory_of_its_iterations():
     sch = Schedule(in_parallel, check=True)
-    sch.enclose("root")
-    assert "alloc_buffer" not in sch.script()
+    first, second = sch.enclose("root")
+    assert len(sch.get_loops(first)) == 1 and len(sch.get_loops(second)) == 2
     check_transform(in_parallel, sch)

@@ -8,8 +8,9 @@ from metasched.analysis.access import SHUFFLED
 from metasched.analysis.closing import closed_body
 from metasched.analysis.continues import without_continue
 from metasched.analysis.exchange import commuting_update
+from metasched.analysis.producers import self_contained
 from metasched.analysis.scan import block_scan
-from metasched.analysis.scope import collect
+from metasched.analysis.scope import Scope, buffer_uses, collect
 from metasched.analysis.updates import Updates
 from metasched.arith.affine import linear
 from metasched.arith.linear import Linear
@@ -54,6 +55,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
 
 _STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt)
+_IN_TURN_OR_APART = (ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL)
 _AROUND = (Allocate, SeqStmt, For, IfThenElse, LetStmt)
 _CHEAP = {
     *("floor", "ceil", "round", "nearbyint", "trunc", "abs", "if_then_else", "likely", "popcount"),
@@ -80,9 +82,9 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     maxima, and for other floats under `tir.fast_math` with `reassoc`.
 
     Each new block has the name of a buffer that it writes. Memory of constant size that is
-    allocated between loops becomes a buffer of `block`, but not below parallel loops and vectors.
-    Statements that leave a loop around them or call foreign code stay as they are. Returns the new
-    blocks.
+    allocated between loops becomes a buffer of `block`, but not below vectors; below a parallel
+    loop only if each iteration is proved to read what it wrote before. Statements that leave a
+    loop around them or call foreign code stay as they are. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -105,15 +107,21 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     named = _named(state, list(made.values()))
     blocks = dict(zip(made, named, strict=True))
 
-    def enclosed(stmt: Stmt) -> Stmt | None:
-        if stmt in blocks:
-            return BlockRealize((), TRUE, blocks[stmt])
-        return stmt.body if isinstance(stmt, Allocate) and stmt.buffer in between else None
+    def around(owned: list[Buffer]) -> Block:
+        def enclosed(stmt: Stmt) -> Stmt | None:
+            if stmt in blocks:
+                return BlockRealize((), TRUE, blocks[stmt])
+            return stmt.body if isinstance(stmt, Allocate) and stmt.buffer in owned else None
+
+        body = closed_body(transform(whole, enclosed))
+        body = _with_reductions(body, {one.token for one in named}, "reassoc" in liberties)
+        buffers = (*realize.block.alloc_buffers, *owned)
+        return evolve(realize.block, body=body, alloc_buffers=buffers)
 
     between = _allocated(whole, made)
-    body = closed_body(transform(whole, enclosed))
-    body = _with_reductions(body, {one.token for one in named}, "reassoc" in liberties)
-    new = evolve(realize.block, body=body, alloc_buffers=(*realize.block.alloc_buffers, *between))
+    new = around([*between])
+    kept = [buffer for buffer, apart in between.items() if not apart or _is_private(buffer, new)]
+    new = new if len(kept) == len(between) else around(kept)
     state.commit(edit.replace(realize, evolve(realize, block=new)))
     return [state.new_block(one.token) for one in named]
 
@@ -123,11 +131,11 @@ def _with_memory(state: State, stmt: Stmt) -> Stmt:
     a variable around loops would keep them together.
 
     Where loops or indices mention a variable, its value takes its place, or the variable stays (see
-    `_is_steady`). Variables below parallel loops and vectors stay, too.
+    `_is_steady`). Variables below vectors stay, too.
     """
     if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
         return stmt
-    if isinstance(stmt, For) and stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
+    if isinstance(stmt, For) and stmt.kind not in _IN_TURN_OR_APART:
         return stmt
     parts = [_with_memory(state, part) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
@@ -316,19 +324,31 @@ def _with_reductions(body: Stmt, tokens: Collection[BlockToken], reassociated: b
     return transform(body, reducing)
 
 
-def _allocated(stmt: Stmt, made: Collection[Stmt]) -> list[Buffer]:
-    """The buffers of constant size that are allocated between loops, outside of all blocks.
+def _allocated(stmt: Stmt, made: Collection[Stmt]) -> dict[Buffer, bool]:
+    """The buffers of constant size that are allocated between loops, outside of all blocks, and
+    whether a parallel loop stands around.
 
-    Iterations of parallel loops and lanes of vectors keep memory of their own.
+    Lanes of vectors keep memory of their own.
     """
     if stmt in made or isinstance(stmt, (BlockRealize, While)):
-        return []
-    if isinstance(stmt, For) and stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
-        return []
-    found = [buffer for part in stmt.stmts for buffer in _allocated(part, made)]
+        return {}
+    if isinstance(stmt, For) and stmt.kind not in _IN_TURN_OR_APART:
+        return {}
+    apart = isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL
+    found: dict[Buffer, bool] = {}
+    for part in stmt.stmts:
+        found |= {b: apart or below for b, below in _allocated(part, made).items()}
     if isinstance(stmt, Allocate) and not stmt.annotations:
-        found += [stmt.buffer] if stmt.buffer.constant_shape() is not None else []
+        found |= {stmt.buffer: False} if stmt.buffer.constant_shape() is not None else {}
     return found
+
+
+def _is_private(buffer: Buffer, block: Block) -> bool:
+    """Whether the iterations of parallel loops may each have a copy of a buffer."""
+    scope = Scope.of(block)
+    users = [c.loops for c in scope.realizes if buffer in buffer_uses(c.block)]
+    loops = {n for above in (*users, *(x for _, x in scope.loose)) for n in above}
+    return all(self_contained(buffer, scope, n) for n in loops if n.kind is ForKind.PARALLEL)
 
 
 def _named(state: State, blocks: list[Block]) -> list[Block]:
