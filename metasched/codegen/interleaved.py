@@ -11,7 +11,7 @@ together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
@@ -19,11 +19,11 @@ from metasched.arith.linear import Linear
 from metasched.codegen.emit import Emitter
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val
-from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.expr import And, Expr, Or, Var, as_int
-from metasched.ir.op import Call
-from metasched.ir.stmt import AttrStmt, BufferStore, For, IfThenElse, LetStmt, SeqStmt, Stmt
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Expr, Var
+from metasched.ir.stmt import BufferStore, Stmt
 from metasched.ir.visit import free_vars, loads_of, reads_memory
+from metasched.lower.passes.walk import certain_loads
 
 Lanes = tuple[Val, dict[int, int]]
 """A vector in memory form, and where the vector holds each lane of a result."""
@@ -78,32 +78,6 @@ def _certain_span(e: Emitter, buffer: Buffer, address: Linear) -> tuple[int, int
 def _varies(atom: Expr, lane: Var) -> bool:
     """Whether an atom differs between lanes or reads memory, which stores may change."""
     return lane in free_vars(atom) or reads_memory(atom)
-
-
-def certain_loads(stmt: Stmt) -> Iterator[BufferLoad]:
-    """The loads that each execution of a statement does."""
-    if isinstance(stmt, LetStmt) or (isinstance(stmt, BufferStore) and stmt.predicate is None):
-        yield from _unconditional(stmt.value)
-    elif isinstance(stmt, IfThenElse):
-        yield from _unconditional(stmt.condition)
-    if isinstance(stmt, (SeqStmt, LetStmt, AttrStmt)) or (
-        isinstance(stmt, For) and (as_int(stmt.extent) or 0) > 0
-    ):
-        for inner in stmt.stmts:
-            yield from certain_loads(inner)
-
-
-def _unconditional(expr: Expr) -> Iterator[BufferLoad]:
-    if isinstance(expr, BufferLoad):
-        yield expr
-        return
-    parts = expr.children
-    if isinstance(expr, (And, Or)):
-        parts = (expr.a,)
-    elif isinstance(expr, Call) and expr.op.name == "if_then_else":
-        parts = expr.args[:1]
-    for part in parts:
-        yield from _unconditional(part)
 
 
 def picked_apart(

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from metasched.analysis.access import SHUFFLED, STEPS
-from metasched.arith.affine import linear_address
+from metasched.analysis.access import STEPS
 from metasched.codegen.arithmetic import binary, compare, select
 from metasched.codegen.chunks import loop_over_chunks
 from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.in_memory import from_memory
-from metasched.codegen.interleaved import certain_loads
 from metasched.codegen.memory import lane_offsets, place_of, pointers
 from metasched.codegen.transpose import exchanged
 from metasched.codegen.types import memory_type
@@ -27,23 +26,12 @@ from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, INT64, DType
 from metasched.ir.expr import GE, Add, Expr, FloorDiv, Mul, Var
-from metasched.ir.stmt import (
-    AttrStmt,
-    BufferStore,
-    For,
-    ForKind,
-    IfThenElse,
-    LetStmt,
-    SeqStmt,
-    Stmt,
-)  # fmt: skip
-from metasched.ir.visit import bound_vars, free_vars, loads_of, transform, walk_stmts
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import free_vars, transform
+from metasched.lower.passes.walk import walking_loads
 
 _MOST_LOADS = 4
 """The most loads whose steps wait in registers."""
-_MOST_STORES = 8
-"""The most stores of which a copy is made for each step."""
-_PLAIN = (AttrStmt, BufferStore, IfThenElse, LetStmt, SeqStmt)
 
 
 def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) -> bool:
@@ -55,7 +43,7 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     if (known is not None and known < STEPS) or (e.mask is not None and e.mask.lanes == 1):
         return False
     ordered = node.kind in (ForKind.SERIAL, ForKind.UNROLLED)
-    loads = _loads(e, lane, node) if ordered else []
+    loads = walking_loads(node, lane.var, partial(_varies, e, lane)) if ordered else []
     if not 0 < len(loads) <= _MOST_LOADS:
         return False
     count = binary(e, FloorDiv, extent, literal(STEPS))
@@ -87,36 +75,6 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     if left.const is None or left.const != known:
         serial_loop(e, node, left, extent)
     return True
-
-
-def _loads(e: Emitter, lane: Lane, node: For) -> list[BufferLoad]:
-    """The loads of a loop's body that each step executes, that move by one element from step to
-    step, and whose lanes lie apart."""
-    inside = list(walk_stmts(node.body))
-    stores = [s for s in inside if isinstance(s, BufferStore)]
-    if not all(isinstance(s, _PLAIN) for s in inside) or len(stores) > _MOST_STORES:
-        return []
-    return [
-        load
-        for load in dict.fromkeys(certain_loads(node.body))
-        if load.predicate is None and load.dtype.lanes == 1 and len(load.indices) == 1
-        if all(s.buffer.data is not load.buffer.data for s in stores)
-        if _along(e, lane, node, load, inside)
-    ]
-
-
-def _along(e: Emitter, lane: Lane, node: For, load: BufferLoad, inside: Sequence[Stmt]) -> bool:
-    """Whether a load has the form above, and nothing else in its address changes in the loop."""
-    moving = {node.var}.union(*map(bound_vars, inside))
-    written = {s.buffer.data for s in inside if isinstance(s, BufferStore)}
-    terms = dict(linear_address(load.indices[0]).terms)
-    along, apart = terms.pop(node.var, 0), terms.pop(lane.var, 0)
-    for atom in terms:
-        loaded = {x.buffer.data for x in loads_of(atom)}
-        if not moving.isdisjoint(free_vars(atom)) or not written.isdisjoint(loaded):
-            return False
-    far = not -1 <= apart <= SHUFFLED or any(_varies(e, lane, atom) for atom in terms)
-    return along == 1 and far
 
 
 def _varies(e: Emitter, lane: Lane, atom: Expr) -> bool:

@@ -26,6 +26,7 @@ from metasched.lower.passes.short_loops import unroll_short_loops
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.tiles import keep_tiles
 from metasched.lower.passes.unroll import unroll_register_tiles
+from metasched.lower.passes.walk import lanes_around_walks
 from metasched.lower.passes.zeros import skip_zeros
 from metasched.lower.table import PIPELINES, Pipeline
 from metasched.target import Target
@@ -64,6 +65,7 @@ _CPU = Pipeline(
         (keep_tiles, "needs to know which loops over tiles are unrolled"),
         (narrow_values, "earlier passes match sums and casts as they are written"),
         (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
+        (lanes_around_walks, "earlier passes read nests as they are written"),
         (lane_loops, "earlier passes read loops and variables as they are written"),
         (shift_by_powers, "earlier passes read quotients and remainders"),
         (unroll_short_loops, "loops that earlier passes turn into vectors stay whole"),

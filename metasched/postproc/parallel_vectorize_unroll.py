@@ -23,7 +23,7 @@ from metasched.space.modules.parallel_vectorize_unroll import (
     UNROLL_IMPLICIT,
     VECTORIZE,
 )
-from metasched.space.strides import has_vectors
+from metasched.space.strides import has_vectors, has_walks
 from metasched.target import Target
 
 NAME = "rewrite_parallel_vectorize_unroll"
@@ -59,7 +59,8 @@ class RewriteParallelVectorizeUnroll:
             block = sch.get_block(child.block.name, func)
             for key in notes:
                 sch.unannotate(block, key)
-            plain = is_leaf(child.block) is None and has_vectors(child.block)
+            vectors = has_vectors(child.block) or has_walks(child.block)
+            plain = is_leaf(child.block) is None and vectors
             width = notes.get(VECTORIZE, root.get(VECTORIZE, 0) if plain else 0)
             if width:
                 vectorize_leaf(sch, block, child_of(sch, token), width)

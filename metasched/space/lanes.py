@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import groupby
 from math import prod
 
-from metasched.analysis.access import SHUFFLED, STEPS, Access, accesses, stride_of
+from metasched.analysis.access import SHUFFLED, accesses, stride_of
 from metasched.analysis.block import is_leaf
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
@@ -28,6 +28,7 @@ from metasched.ir.visit import free_vars, walk_stmts
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
+from metasched.space.strides import walks
 
 COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
@@ -109,15 +110,6 @@ def _part(sch: Schedule, scope: Scope, child: Child, func: str | None) -> None:
         if buffer.scope != "global":  # the stack has no room for all copies
             sch.set_scope(named, place, "global")
     sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[0], parts)
-
-
-def walks(access: Access, child: Child, lanes: For) -> bool:
-    """Whether each lane along a loop loads neighbours in the innermost loop, step by step (see
-    `codegen.squares`)."""
-    inner = (*child.loops[child.loops.index(lanes) + 1 :], *access.loops)
-    if access.is_write or not inner or inner[-1].kind is not ForKind.SERIAL:
-        return False
-    return (as_int(inner[-1].extent) or STEPS) >= STEPS and stride_of(access, child, inner[-1]) == 1
 
 
 def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) -> bool:

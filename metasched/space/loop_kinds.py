@@ -6,7 +6,7 @@ step. Postprocs and the default schedule call these functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
@@ -24,7 +24,7 @@ from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, 
 from metasched.ir.visit import free_vars, reads_memory, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.strides import contiguous
+from metasched.space.strides import contiguous, walking
 
 AUTO_UNROLL = "pragma_auto_unroll_max_step"
 """Note on a loop: the code generator unrolls its serial loops to at most this many statements."""
@@ -67,8 +67,8 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
 
     Only loops that the block shares with no other block are tried. If the lanes do not divide the
     loop, the last vector is masked. Short loops that together run along memory are fused first. The
-    loop over the vectors is unrolled if the loop above is unrolled. Returns whether a loop was
-    vectorized.
+    loop over the vectors is unrolled if the loop above is unrolled. Where no loop is contiguous,
+    lanes may walk along memory in the loops inside. Returns whether a loop was vectorized.
     """
     loops = list(child.loops)
     if any(loop.kind is ForKind.VECTORIZED for loop in loops):
@@ -79,8 +79,9 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
         own -= 1
     if _vectorize_run(sch, block, child, loops[own:], width):
         return True
-    for position in range(len(loops) - 1, own - 1, -1):
-        lanes = _lanes(child, loops[position], width)
+    places = range(len(loops) - 1, own - 1, -1)
+    for position, fits in [(n, f) for f in (contiguous, walking) for n in places]:
+        lanes = _lanes(child, loops[position], width, fits)
         if lanes < 2:
             continue
         before = len(sch.trace)
@@ -91,7 +92,7 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
                 rest, cut = sch.split(cut, [None, lanes])
                 if position > own and loops[position - 1].kind is ForKind.UNROLLED:
                     sch.unroll(rest)  # a loop index cannot address registers
-            if position + 1 < len(loops):
+            if position + 1 < len(loops) and fits is contiguous:
                 sch.reorder(*handles[position + 1 :], cut)
             sch.vectorize(cut)
             return True
@@ -187,7 +188,9 @@ def _tests(child: Child) -> bool:
     return choices or child.realize.predicate is not TRUE
 
 
-def _lanes(child: Child, loop: For, width: int) -> int:
+def _lanes(
+    child: Child, loop: For, width: int, fits: Callable[[Child, For], bool] = contiguous
+) -> int:
     """The lanes for a loop: `width`, or the extent of a shorter loop. A loop whose extent is no
     constant gets whole vectors; the last vector is masked."""
     extent = as_int(loop.extent)
@@ -198,7 +201,7 @@ def _lanes(child: Child, loop: For, width: int) -> int:
         extent = unbounded if high == inf else int(high)
     if extent < 2 or loop.kind is not ForKind.SERIAL or loop.annotations:
         return 1
-    if loop_iter_kind(loop, (child,)) is IterKind.REDUCE or not contiguous(child, loop):
+    if loop_iter_kind(loop, (child,)) is IterKind.REDUCE or not fits(child, loop):
         return 1
     return min(extent, width)
 

@@ -28,7 +28,7 @@ from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.primitives.privatize_reduction import update_of
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, SMALL_INSIDE, steps
-from metasched.space.strides import contiguous, loads_run_along
+from metasched.space.strides import contiguous, loads_run_along, walking
 
 _MOST = 8  # design spaces that are looked at
 _NOTHING_TO_TILE = ("no-reduction", "no-reuse", "already-tiled")
@@ -126,7 +126,7 @@ def _scalar(child: Child, scope: Scope) -> str:
     for loop in child.loops:
         if loop.kind is ForKind.VECTORIZED:
             return ""
-        if not contiguous(child, loop):
+        if not contiguous(child, loop) and not walking(child, loop):
             continue
         failure = carried_dependence(loop, scope, private=False)
         if failure is None:

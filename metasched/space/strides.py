@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from math import prod
 
-from metasched.analysis.access import SHUFFLED, Access, accesses, strides
+from metasched.analysis.access import SHUFFLED, STEPS, Access, accesses, stride_of, strides
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import BinaryOp, Cast, Expr, FloorMod, IntImm, Max, Min, Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, For, IterKind, IterVar, LetStmt, fact
+from metasched.ir.stmt import Block, For, ForKind, IfThenElse, IterKind, IterVar, LetStmt, fact
 from metasched.ir.visit import (
     free_vars,
     reads_memory,
@@ -100,10 +100,71 @@ def has_vectors(block: Block) -> bool:
     return any(_in_vectors(block, moves, v.var, {}) for v, moves in _moves(block, opaque=True))
 
 
+@fact
+def has_walks(block: Block) -> bool:
+    """Whether lanes along some spatial or opaque iterator may be `walking`."""
+    if _stores_where(block):
+        return False
+    for v, moves in _moves(block, opaque=True):
+        near = _without(moves, partial(_walks_in, block, v))
+        if len(near) < len(moves) and _in_vectors(block, near, v.var, {}):
+            return True
+    return False
+
+
 def gathers(block: Block) -> bool:
     """Whether lanes along every iterator that `has_vectors` finds load elements one by one."""
     found = [(v, m) for v, m in _moves(block, opaque=True) if _in_vectors(block, m, v.var, {})]
     return bool(found) and all(_scattered(moves, v.var, {}) for v, moves in found)
+
+
+def _walks_in(block: Block, lanes: IterVar, access: Access) -> bool:
+    """Whether a load moves by one element along an iterator that may run inside the lanes."""
+    return any(
+        iter_stride(access, v.var) == 1
+        for v in block.iter_vars
+        if v is not lanes and not v.is_spatial and (as_int(v.dom.extent) or STEPS) >= STEPS
+    )
+
+
+def walks_anywhere(block: Block, lanes: IterVar) -> bool:
+    """Whether a load whose lanes lie anywhere in memory walks: no register block reuses it."""
+    loads = (a for a in accesses(block) if not a.is_write)
+    return any(iter_stride(a, lanes.var) is None and _walks_in(block, lanes, a) for a in loads)
+
+
+def _without(
+    moves: Sequence[tuple[Access, int | None]], walking: Callable[[Access], bool]
+) -> list[tuple[Access, int | None]]:
+    """The accesses but loads that lie apart and walk."""
+    return [
+        (a, s) for a, s in moves
+        if a.is_write or (s is not None and -1 <= s <= SHUFFLED) or not walking(a)
+    ]  # fmt: skip
+
+
+def walks(access: Access, child: Child, lanes: For) -> bool:
+    """Whether each lane along a loop loads neighbours in the innermost loop, step by step (see
+    `codegen.squares`)."""
+    inner = (*child.loops[child.loops.index(lanes) + 1 :], *access.loops)
+    if access.is_write or not inner or inner[-1].kind is not ForKind.SERIAL:
+        return False
+    return (as_int(inner[-1].extent) or STEPS) >= STEPS and stride_of(access, child, inner[-1]) == 1
+
+
+def walking(child: Child, loop: For) -> bool:
+    """Whether lanes along a loop are vectors around the loops inside: some loads walk along
+    memory, and the others are `contiguous`."""
+    moves, at = strides(child, loop), child.realize.bindings
+    near = _without(moves, lambda a: walks(a, child, loop))
+    fits = len(near) < len(moves) and not _stores_where(child.block)
+    return fits and _in_vectors(child.block, near, loop.var, at)
+
+
+def _stores_where(block: Block) -> bool:
+    """Whether a block stores under a condition: the next step of a lane waits for a masked store,
+    about 15 cycles on a Zen 4."""
+    return any(isinstance(s, IfThenElse) for s in walk_stmts(block.body))
 
 
 def _in_vectors(

@@ -12,7 +12,7 @@ from space.candidates import TARGET, TINY, assert_same, draw, drawn, spaces, tin
 from metasched.analysis.block import TILED
 from metasched.errors import TargetError
 from metasched.ir.equal import structural_hash
-from metasched.ir.stmt import Block, ForKind
+from metasched.ir.stmt import Block, For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules, default_trace
 from metasched.runtime.build import build
@@ -178,6 +178,38 @@ def main(A: T.Buffer((512,), "float32"), I: T.Buffer((100,), "uint8"),
     kinds = {s.kind for s in walk_stmts(sch.func.body) if hasattr(s, "kind")}
     assert (ForKind.VECTORIZED in kinds) == vectors
     check_numbers(func, sch.mod, compiled=True)
+
+
+@pytest.mark.parametrize("update", [
+    "S[i] = S[i] + A[i, k] * x[k]",
+    "S[i] = S[i] + (A[i, k] - x[k]) * (A[i, k] - x[k])",
+    "S[i] = T.max(S[i], A[p[i], k] + x[k])",
+])  # fmt: skip
+@pytest.mark.parametrize("n", [100, 256])
+def test_default_schedule_sums_rows_side_by_side(update, n):
+    """The lanes walk along rows, each in the order of the program."""
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer(({n}, 70)), x: T.Buffer((70,)), p: T.Buffer(({n},), "int32"),
+         S: T.Buffer(({n},))):
+    for i in range({n}):
+        S[i] = 0.0
+        for k in range(70):
+            {update}
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    vectors = [s for s in walk_stmts(sch.func.body)
+               if isinstance(s, For) and s.kind is ForKind.VECTORIZED]  # fmt: skip
+    assert any(isinstance(s.body, For) for s in vectors)
+    rng = np.random.default_rng(0)
+    given = [rng.random((n, 70), "float32"), rng.random(70, "float32"),
+             rng.integers(0, n, n).astype("int32")]  # fmt: skip
+    found = []
+    for program in (func, sch.mod):
+        found.append(np.zeros(n, "float32"))
+        build(program, target="native")(*given, found[-1])
+    np.testing.assert_array_equal(*found)
 
 
 def test_default_schedule_keeps_several_outputs_in_one_pass():

@@ -23,7 +23,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.modules.scatter import scattered
-from metasched.space.strides import contiguous
+from metasched.space.strides import contiguous, walking
 from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "interleave"
@@ -83,7 +83,8 @@ def _rows_of(sch: Schedule, child: Child) -> int | None:
     free = [carried_dependence(loop, scope) is None for loop in own]
     if free[-1] or not any(free):
         return None
-    if any(contiguous(child, loop) for loop, alone in zip(own, free, strict=True) if alone):
+    alone = [loop for loop, independent in zip(own, free, strict=True) if independent]
+    if any(contiguous(child, loop) or walking(child, loop) for loop in alone):
         return None
     return len(child.loops) - len(own) + max(n for n, alone in enumerate(free) if alone)
 

@@ -17,7 +17,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import steps
 from metasched.space.own_loops import has_own_loops, lanes_of
-from metasched.space.strides import gathers, has_vectors
+from metasched.space.strides import gathers, has_vectors, has_walks
 from metasched.space.tiling import choice
 
 PARALLEL = "meta_schedule.parallel"
@@ -89,7 +89,8 @@ class ParallelVectorizeUnroll:
 
 def _can_vectorize(block: Block) -> bool:
     noted = {VECTORIZE, SCAN} & block.annotations.keys()
-    return not noted and is_leaf(block) is None and has_vectors(block)
+    vectors = has_vectors(block) or has_walks(block)
+    return not noted and is_leaf(block) is None and vectors
 
 
 def has_loop_kinds(sch: Schedule, realize: BlockRealize) -> bool:

@@ -57,7 +57,7 @@ from metasched.space.packing import (
     stored_iter,
     strips,
 )
-from metasched.space.strides import FEW, vector_iter, worth_packing
+from metasched.space.strides import FEW, vector_iter, walks_anywhere, worth_packing
 from metasched.space.tiling import (
     MAX_PADDING,
     Axis,
@@ -142,7 +142,7 @@ class RegisterTiling:
         vector, ordered = vector_iter(node), in_order(node)
         in_place = ordered and not is_stage(sch, block)
         sizes = [sch.state.size(v.dom.extent) for v in node.iter_vars]
-        if vector is None or None in sizes:
+        if vector is None or None in sizes or walks_anywhere(node, vector):
             return []
         constant = all(as_int(v.dom.extent) is not None for v in node.iter_vars)
         if (form is not None or in_place) and not constant:
