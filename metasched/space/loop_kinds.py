@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 
-from metasched.analysis.access import strides
+from metasched.analysis.access import accesses, stride_of, strides
 from metasched.analysis.block import loop_iter_kind
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.scope import Child
@@ -37,6 +37,8 @@ wait for each other (about 1 microsecond); a vector counts as one iteration."""
 
 RUN_TIME = 1024
 """An extent that is known at run time only counts as this many iterations."""
+MOST_VECTORS = 8
+"""Vectors of results that a serial loop updates stay in registers if there are at most as many."""
 LOADED = 8
 """An extent that is loaded from memory, as the length of a sparse row, counts as this many."""
 
@@ -90,7 +92,8 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
             cut = handles[position]
             if as_int(loops[position].extent) != lanes:
                 rest, cut = sch.split(cut, [None, lanes])
-                if position > own and loops[position - 1].kind is ForKind.UNROLLED:
+                pair = loops[position - 1 : position + 1]
+                if position > own and _in_registers(child, pair, lanes):
                     sch.unroll(rest)  # a loop index cannot address registers
             if position + 1 < len(loops) and fits is contiguous:
                 sch.reorder(*handles[position + 1 :], cut)
@@ -99,6 +102,16 @@ def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> b
         except ScheduleError:
             undo_to(sch, before)
     return False
+
+
+def _in_registers(child: Child, loops: Sequence[For], lanes: int) -> bool:
+    """Whether the vectors of a loop are unrolled below another loop, which is unrolled, or updates
+    the same few vectors in each iteration."""
+    around, loop = loops
+    vectors = -(-(as_int(loop.extent) or MOST_VECTORS * lanes + 1) // lanes)
+    stores = [a for a in accesses(child.block) if a.is_write]
+    still = all(stride_of(a, child, around) == 0 for a in stores)
+    return around.kind is ForKind.UNROLLED or (still and vectors <= MOST_VECTORS)
 
 
 def distribute_and_vectorize(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:

@@ -212,6 +212,35 @@ def main(A: T.Buffer(({n}, 70)), x: T.Buffer((70,)), p: T.Buffer(({n},), "int32"
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.parametrize(("columns", "unrolled"), [(64, 4), (70, 5), (128, 8), (144, 0)])
+def test_few_vectors_of_results_stay_in_registers(columns, unrolled):
+    """The rows of a sparse matrix add to the same vectors of a row, which memory need not hold."""
+    func = parse(f"""
+@T.prim_func
+def main(b: T.Buffer((9,), "int32"), c: T.Buffer((200,), "int32"), B: T.Buffer((30, {columns})),
+         C: T.Buffer((8, {columns}))):
+    for i in range(8):
+        for j in range({columns}):
+            C[i, j] = 1.0
+        for p in range(b[i], b[i + 1]):
+            for j in range({columns}):
+                C[i, j] += B[c[p], j]
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = [(s.kind, s.extent.value) for s in walk_stmts(sch.func.body)
+             if isinstance(s, For) and s.kind is ForKind.UNROLLED]  # fmt: skip
+    assert kinds == [(ForKind.UNROLLED, unrolled)] * bool(unrolled)
+    rng = np.random.default_rng(0)
+    start, rows = np.sort(rng.integers(0, 200, 9)), rng.integers(0, 30, 200)
+    given = [start.astype("int32"), rows.astype("int32"), rng.random((30, columns), "float32")]
+    found = []
+    for program in (func, sch.mod):
+        found.append(np.zeros((8, columns), "float32"))
+        build(program, target="native")(*given, found[-1])
+    np.testing.assert_array_equal(*found)
+
+
 def test_default_schedule_keeps_several_outputs_in_one_pass():
     """Cut into two blocks, the complex product would read its operands twice."""
     func = parse("""
