@@ -60,8 +60,12 @@ def array_of(value: Any) -> tuple[np.ndarray[Any, Any], Any]:
     """A tensor's memory as an array, and the object that owns the memory: keep it while the array
     is used.
 
-    Raises Unreadable for memory of another device, or of a data type that no program has.
+    Raises Unreadable for memory of another device, of a data type that no program has, and for a
+    tensor whose values are not what its memory holds.
     """
+    negated = getattr(value, "is_neg", None)
+    if callable(negated) and negated():  # PyTorch does not refuse: DLPack cannot say it
+        raise Unreadable("has the values of its memory with the other sign; pass its resolve_neg()")
     try:
         capsule = _capsule(value)
     except Exception as error:  # the tensor's library says why it does not give its memory away

@@ -170,6 +170,18 @@ def test_a_library_that_gives_no_memory_says_why(kernel):
         kernel(a, Strange(), c)
 
 
+def test_a_tensor_of_the_other_sign_is_refused(kernel):
+    """PyTorch's `_neg_view` and the imaginary part of `conj()` give the memory of the opposite."""
+
+    class Negated(Tensor):
+        def is_neg(self):
+            return True
+
+    a, b, c = args()
+    with pytest.raises(KernelError, match=r"\(A\): has the values .*; pass its resolve_neg\(\)"):
+        kernel(Negated(a), b, c)
+
+
 def test_tensors_that_overlap_are_refused(kernel):
     a, b, _ = args()
     with pytest.raises(KernelError, match=r"\(C\): is written by the kernel and overlaps"):
