@@ -10,6 +10,7 @@ from metasched.arith.affine import atom_interval
 from metasched.arith.bounds import Interval, is_index, of_type
 from metasched.arith.linear import Linear, factors
 from metasched.arith.modular import ANY, Modular
+from metasched.ir.dtype import wrap
 from metasched.ir.expr import (
     FALSE,
     TRUE,
@@ -165,6 +166,12 @@ def _cast(an: Analyzer, e: Cast) -> Linear:
         value = an.exact(e.value)
         if value is not None and to.kind == "uint" and an.linear_bounds(value)[0] < 0:
             value = None
+    if value is not None and not value.terms:
+        return Linear({}, wrap(to, value.const))
+    if value is not None and is_index(to) and not is_index(source):
+        lo, hi = an.linear_bounds(value)
+        if not (to.range[0] <= lo and hi <= to.range[1]):  # the cast wraps, and an index does not
+            value = None
     if value is None:
         return Linear({Cast(to, an.rewrite(e.value)): 1}, 0)
     result = Linear({}, value.const)
@@ -254,6 +261,9 @@ def _plain_bounds(an: Analyzer, atom: Expr) -> Interval:
     if found is None and isinstance(atom, Cast):
         source = atom.value.dtype
         found = an.interval(atom.value) if source.is_int or source.is_bool else None
+        low, high = atom.dtype.range
+        if found and not is_index(source) and not (low <= found[0] and found[1] <= high):
+            found = None
     return of_type(atom.dtype) if found is None else _within(atom, found)
 
 

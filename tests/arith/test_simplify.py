@@ -233,3 +233,16 @@ def test_calls_with_effects_are_not_combined() -> None:
     assert AN.simplify(event - event) is event - event
     pure = call("call_pure_extern", "size", dtype="int32")
     assert AN.simplify(pure - pure) is IntImm("int32", 0)
+
+
+def test_a_cast_of_unsigned_numbers_wraps_although_an_index_does_not() -> None:
+    top = Cast("int32", IntImm("uint32", (1 << 32) - 1))
+    assert AN.simplify(FloorDiv(Cast("int64", top), IntImm("int64", 2))) is IntImm("int64", -1)
+    assert AN.simplify(Cast("int8", IntImm("int32", 200)) + IntImm("int8", 1)) is IntImm(
+        "int8", -55
+    )
+    for wide, narrow in (("uint64", "int64"), ("uint32", "int32"), ("uint64", "int32")):
+        cast = Cast(narrow, Var("u", wide))
+        assert AN.bounds(cast) == (None, None)
+        assert AN.simplify(maximum(cast, 0)) is maximum(cast, 0)
+    assert AN.bounds(Cast("int32", Var("u", "uint16"))) == (0, 65535)
