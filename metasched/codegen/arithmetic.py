@@ -71,7 +71,8 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
     simple = _identity(kind, a, b)
     if simple is not None:
         return simple
-    nonneg = a.nonneg and b.nonneg and kind is not Sub
+    width = _width(kind, a, b)
+    nonneg = a.nonneg and b.nonneg and kind is not Sub and width < 64
     a, b = e.same_lanes(a, b)
     if kind in _INT_OP:
         result = e.pure(f"{_INT_OP[kind]} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
@@ -80,8 +81,26 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
         result = _named(e, name, dtype, a, b)
     else:
         result = _divide(e, kind, a, b, nonneg)
-    result.nonneg = result.nonneg or (nonneg and dtype.bits == 64)
+    if nonneg and dtype.bits == 64:
+        result.nonneg, result.width = True, width
     return result
+
+
+_INDEX_WIDTH = 40
+"""The width of an index that meets a value from memory: buffers have fewer elements."""
+
+
+def _width(kind: type[BinaryOp], a: Val, b: Val) -> int:
+    """The `Val.width` of the result, if neither operand is negative."""
+    if not (a.width or b.width):
+        return 0
+    widths = [
+        v.width or (int(v.const).bit_length() if v.const is not None else _INDEX_WIDTH)
+        for v in (a, b)
+    ]
+    if kind is Mul:
+        return sum(widths)
+    return max(widths) + (kind is Add)
 
 
 def _identity(kind: type[BinaryOp], a: Val, b: Val) -> Val | None:
@@ -452,5 +471,7 @@ def _int_to_int(e: Emitter, value: Val, dtype: DType) -> Val:
     if dtype.bits < value.dtype.bits:
         return _step(e, "trunc", value, dtype)
     result = _step(e, "sext" if value.dtype.kind == "int" else "zext", value, dtype)
-    result.nonneg = value.dtype.kind != "int" or value.nonneg
+    if value.dtype.kind != "int" or value.nonneg:
+        result.nonneg = True
+        result.width = value.width or (0 if value.nonneg else value.dtype.bits)
     return result

@@ -173,6 +173,8 @@ class Emitter:
             name = self.fresh()
             scope.entry.append(f"{name} = {text}")
             found = scope.known[text] = Val(name, dtype, lanes, depth)
+        if found.dtype is not dtype:  # i16 stands for int16 and uint16, and some rules ask which
+            return Val(found.text, dtype, lanes, depth)
         return found
 
     def inline(self, text: str, dtype: DType, lanes: int = 1) -> Val:

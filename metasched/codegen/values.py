@@ -17,9 +17,11 @@ class Val:
         const: the number of a scalar literal; else None.
         depth: the scope at whose entry the value is known; INLINE if it cannot be hoisted.
         nonneg: whether the value is an integer known to be 0 or more.
+        width: a non-negative value that may come from memory is below 2**width; 0 for an index,
+            whose arithmetic does not overflow.
     """
 
-    __slots__ = ("const", "depth", "dtype", "lanes", "nonneg", "text")
+    __slots__ = ("const", "depth", "dtype", "lanes", "nonneg", "text", "width")
 
     def __init__(
         self, text: str, dtype: DType, lanes: int = 1, depth: int = INLINE,
@@ -28,6 +30,7 @@ class Val:
         self.text, self.dtype, self.lanes = text, dtype, lanes
         self.depth, self.const = depth, const
         self.nonneg = const is not None and const >= 0
+        self.width = 0
 
     @property
     def type(self) -> str:

@@ -222,3 +222,39 @@ def main(A: T.Buffer((8,), "uint8"), B: T.Buffer((2,), "int32"), C: T.Buffer((8,
     a, b, c = np.arange(8, dtype="uint8"), np.zeros(2, "int32"), np.zeros(8, "uint8")
     assert call(build(text), a, b, c) == 0
     assert b.tolist() == a.view("int32").tolist() and c.tolist() == a.tolist()
+
+
+def test_registers_of_one_llvm_type_keep_the_types_of_their_values() -> None:
+    """`a + b` is the same instruction on int8 and uint8; its result is compared and widened in two
+    ways."""
+    a = np.array([100, -100, 127, -128, 50], "int8")
+    agree(
+        """
+@T.prim_func
+def main(A: T.Buffer((5,), "int8"), B: T.Buffer((5,), "int32"), C: T.Buffer((5,), "int32"),
+         n: T.int32):
+    for i in range(5):
+        a = A[i]
+        b = T.cast(n, "int8")
+        c = T.cast(n, "uint8")
+        B[i] = T.cast(a + b, "int32") + T.cast(b > a, "int32")
+        C[i] = T.cast(T.cast(a, "uint8") + c, "int32") + T.cast(c > T.cast(a, "uint8"), "int32")
+""",
+        a, np.zeros(5, "int32"), np.zeros(5, "int32"), 200,
+    )  # fmt: skip
+
+
+def test_products_of_unsigned_elements_may_be_negative() -> None:
+    """An index does not overflow; the square of a uint32 does not fit in an int64."""
+    a = np.array([(1 << 32) - 1, 1 << 31, 7, 3, 0], "uint32")
+    agree(
+        """
+@T.prim_func
+def main(A: T.Buffer((5,), "uint32"), B: T.Buffer((5,), "int64"), C: T.Buffer((5,), "int64")):
+    for i in range(5):
+        a = T.cast(A[i], "int64")
+        B[i] = a * a // T.int64(3) + (a * T.int64(4294967295) + a * T.int64(9)) % T.int64(5)
+        C[i] = (a + a) // T.int64(3) * T.int64(i)
+""",
+        a, np.zeros(5, "int64"), np.zeros(5, "int64"),
+    )  # fmt: skip
