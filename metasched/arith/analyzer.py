@@ -18,7 +18,7 @@ from metasched.arith.bounds import EVERYTHING, INF, Bounds, Interval, is_index, 
 from metasched.arith.linear import Linear, emit, multiply
 from metasched.arith.modular import ANY, Modular
 from metasched.ir.buffer import Range
-from metasched.ir.dtype import INT32, INT64
+from metasched.ir.dtype import INT32, INT64, wrap
 from metasched.ir.expr import (
     TRUE,
     Expr,
@@ -235,6 +235,8 @@ class Analyzer:
 
     def _sum(self, expr: Expr) -> Linear:
         result = terms(expr, atoms=self._known_sum)
+        if not result.terms:
+            return Linear({}, wrap(expr.dtype, result.const))
         return self.normal(result, expr.dtype) if len(result.terms) > 1 else result
 
     def _known_sum(self, atom: Expr) -> Linear | None:

@@ -246,3 +246,9 @@ def test_a_cast_of_unsigned_numbers_wraps_although_an_index_does_not() -> None:
         assert AN.bounds(cast) == (None, None)
         assert AN.simplify(maximum(cast, 0)) is maximum(cast, 0)
     assert AN.bounds(Cast("int32", Var("u", "uint16"))) == (0, 65535)
+
+
+def test_arithmetic_on_numbers_alone_wraps_as_in_numpy() -> None:
+    top = IntImm("int64", (1 << 63) - 1)
+    assert AN.simplify(top * IntImm("int64", 2)) is IntImm("int64", -2)
+    assert AN.simplify(compare(EQ, top + IntImm("int64", 1), -(1 << 63))) is TRUE
