@@ -184,7 +184,7 @@ def _nest(
     moves = [Footprint(a, memory[a.buffer], order, ahead and n > 0, machine)
              for n, a in enumerate(store.accesses)]  # fmt: skip
     outside = [m for m in moves if m.access.buffer not in kept]
-    volumes = [sum(m.bytes * m.touched[k] for m in outside) for k in range(len(products))]
+    volumes = [int(sum(m.lines(k) * machine.line for m in outside)) for k in range(len(products))]
     held = [access for access in store.accesses if access.buffer in kept]
     straight = {loop.index for access in held for loop in _moving(store, access, summary)}
     return Nest(store, order, products, moves, outside, volumes, straight)

@@ -103,6 +103,24 @@ class Footprint:
                 span += (count - 1) * distance
         return runs, pages * max(1.0, span / self._page)
 
+    def lines(self, depth: int) -> float:
+        """How many cache lines the `depth` innermost loops touch.
+
+        Elements that lie less than a line apart share lines.
+        """
+        memory, size = self._memory, self.bytes
+        apart, span = 1.0, float(size)
+        for have, limit, stride in zip(
+            reversed(self._widths[depth]), reversed(memory.extents), reversed(memory.strides),
+            strict=True,
+        ):  # fmt: skip
+            count, distance = min(have, limit), stride * size
+            if distance <= max(span, self._line):
+                span += (count - 1) * distance
+            else:
+                apart *= count
+        return apart * max(1.0, span / self._line)
+
     def set_conflicts(self, depth: int, way: int) -> float:
         """Under the `depth` innermost loops: bytes touched for each byte of one cache way.
 
@@ -116,8 +134,7 @@ class Footprint:
             count = min(have, limit)
             if count > 1 and stride >= apart:
                 met *= max(1.0, count * gcd(stride * size, way) / way)
-        lines = max(size, self._line / apart)
-        return max(met, self.touched[depth] * lines / way)
+        return max(met, self.lines(depth) * self._line / way)
 
 
 def _box(widths: list[int], limits: list[int]) -> tuple[int, int]:

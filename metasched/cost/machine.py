@@ -113,6 +113,7 @@ def machine_features(
     if not nests:
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, machine) for nest in nests]
+    _share_steps(costs)
     for cost, moved in zip(costs, transfers(nests, machine), strict=True):
         near, far, memory = cost.levels
         cost.levels = near, far + moved / machine.line * machine.transfer, memory
@@ -148,6 +149,19 @@ def machine_features(
         *_places(main, machine),
     ]
     return row
+
+
+def _share_steps(costs: list[_Cost]) -> None:
+    """Count a step of a loop once for all stores of the loop's body."""
+    bodies: dict[int, list[_Cost]] = {}
+    for cost in costs:
+        if cost.steps:
+            bodies.setdefault(cost.nest.order[cost.block.depth].index, []).append(cost)
+    for body in bodies.values():
+        whole = max(c.steps / c.nest.store.notes.share for c in body)
+        part = min(1.0, whole / sum(c.steps for c in body))
+        for cost in body:
+            cost.steps *= part
 
 
 def _described(cost: _Cost, machine: MachineModel) -> list[float]:
@@ -307,13 +321,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         if written.steps[k] is None:
             chain, last = chain * loop.extent, k + 1
     reducing = nest.store.accesses[0].reads > 0
-    held = 1.0
-    around = depth + bool(fold)
-    while around < len(order) and written.steps[around] is None:
-        held *= order[around].extent
-        around += 1
-    if fold:
-        held *= max(order[depth].extent / fold, 1.0)
+    held = _held(nest, depth, fold)
     gathers = loads = split = converts = 0.0
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
@@ -335,7 +343,12 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     instructions += converts
     latency = 0.0
     if reducing and (chain > 1 or held > 1):
-        latency = machine.latency * chain * _one_by_one(nest, last, depth, instructions)
+        latency = (
+            machine.latency
+            * nest.store.facts.update
+            * chain
+            * _one_by_one(nest, last, depth, instructions)
+        )
     elif not fold:
         latency = machine.latency * _waits(nest, depth)
     arithmetic = max(instructions / machine.pipes, latency, 1 / machine.pipes)
@@ -347,6 +360,16 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
         split, max(min(width, lanes), nest.store.facts.lanes), waste, fold,
     )  # fmt: skip
+
+
+def _held(nest: Nest, depth: int, fold: int) -> float:
+    """For how many iterations of the loops around the block its results stay in registers."""
+    order, written = nest.order, nest.moves[0]
+    held, around = 1.0, depth + bool(fold)
+    while around < len(order) and written.steps[around] is None:
+        held *= order[around].extent
+        around += 1
+    return held * max(order[depth].extent / fold, 1.0) if fold else held
 
 
 def _shared(nest: Nest, depth: int, points: float, machine: MachineModel) -> float:

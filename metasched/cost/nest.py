@@ -18,7 +18,8 @@ class Nest:
     Attributes:
         products: iterations of the k innermost loops, for each k.
         outside: the accesses to memory, without temporaries that live in registers.
-        volumes: bytes of memory that these accesses touch under the k innermost loops, for each k.
+        volumes: bytes of the lines that these accesses touch under the k innermost loops, for each
+            k.
         straight: loops that become straight code because they move temporaries in registers.
     """
 
@@ -88,8 +89,7 @@ def traffic(nest: Nest, fits: int, line: int) -> float:
     total = 0.0
     for move in nest.outside:
         k = _still(nest, move, fits)
-        whole = max(1.0, line / max(move.bytes * move.run[k], 1))
-        total += move.bytes * move.touched[k] * whole * (products[-1] / products[k])
+        total += move.lines(k) * line * (products[-1] / products[k])
     return total
 
 

@@ -78,6 +78,8 @@ class StoreFacts:
         neighbours: the reads of the stored buffer at a constant distance from the store. For each:
             the dimensions in which the two differ, and how many sums of floats take as long as
             the operations from the read to the store.
+        update: how many sums of floats take as long as the operations from the read of the stored
+            element to the store; 1 where the store does not read the element itself.
     """
 
     counts: tuple[int, ...]
@@ -87,6 +89,7 @@ class StoreFacts:
     scalars: int = 0
     lanes: int = 1
     neighbours: tuple[tuple[frozenset[int], float], ...] = ()
+    update: float = 1.0
 
 
 @dataclass(slots=True)
@@ -348,11 +351,17 @@ def _facts_of(store: BufferStore) -> StoreFacts:
         other = value.args[2]
         if isinstance(other, (ir.IntImm, ir.FloatImm)) and other.value == 0:
             inside = value.args[0]
-    reads = [read for read in loads_of(store.value) if read.buffer is store.buffer]
-    near = [(_apart(store.indices, r.indices), _path(store.value, r) or 0.0) for r in reads]
+    near, update = [], 1.0
+    for read in loads_of(store.value):
+        apart = _apart(store.indices, read.indices) if read.buffer is store.buffer else None
+        path = _path(store.value, read) or 0.0
+        if apart:
+            near.append((apart, path))
+        elif apart is not None:
+            update = path
     return StoreFacts(
         tuple(c * lanes for c in counts), tuple(accesses), inside, called, scalars, lanes,
-        tuple(found for found in near if found[0]),
+        tuple(near), update,
     )  # fmt: skip
 
 
@@ -365,12 +374,12 @@ def _with_values(facts: StoreFacts, values: Sequence[Expr]) -> StoreFacts:
     return replace(facts, counts=total, accesses=tuple(accesses))
 
 
-def _apart(here: Sequence[Expr], there: Sequence[Expr]) -> frozenset[int]:
-    """The dimensions in which two places of a buffer differ; empty unless their distance is
+def _apart(here: Sequence[Expr], there: Sequence[Expr]) -> frozenset[int] | None:
+    """The dimensions in which two places of a buffer differ; None unless their distance is
     constant."""
     gaps = [as_written(a).plus(as_written(b), -1) for a, b in zip(here, there, strict=True)]
     if any(gap.terms for gap in gaps):
-        return frozenset()
+        return None
     return frozenset(d for d, gap in enumerate(gaps) if gap.const)
 
 
@@ -379,13 +388,15 @@ def _path(value: Expr, read: Expr) -> float | None:
     does not depend on the read."""
     if value is read:
         return 0.0
-    parts, slot = list(value.children), _slot(value)
+    slot = _slot(value)
+    own = _LATENCY[slot] if slot is not None else 0.0
+    steps = [(part, own) for part in value.children]
     product = _product_of(value) if type(value) is ir.Add or type(value) is ir.Sub else None
-    if product is not None:  # one multiply-add
-        parts.remove(product)
-        parts += product.children
-    below = [path for path in (_path(part, read) for part in parts) if path is not None]
-    return max(below) + (_LATENCY[slot] if slot is not None else 0.0) if below else None
+    if product is not None and slot is not None:  # one multiply-add
+        steps = [(part, own) for part in value.children if part is not product]
+        steps += [(part, _LATENCY[slot - 1]) for part in product.children]
+    found = [(_path(part, read), time) for part, time in steps]
+    return max((path + time for path, time in found if path is not None), default=None)
 
 
 def _opaque_facts(block: Block) -> StoreFacts:

@@ -76,9 +76,7 @@ def _moved(
 
 def _lines(nest: Nest, move: Footprint, around: list[Loop], machine: MachineModel) -> float:
     """Bytes of the lines that an access touches under the loops inside of `around`."""
-    depth = len(nest.order) - len(around)
-    whole = max(1.0, machine.line / max(move.bytes * move.run[depth], 1))
-    return move.bytes * move.touched[depth] * whole
+    return move.lines(len(nest.order) - len(around)) * machine.line
 
 
 def _common(order: list[Loop], other: list[Loop]) -> list[Loop]:

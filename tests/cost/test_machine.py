@@ -286,6 +286,54 @@ def test_a_wait_is_as_long_as_the_operations_on_the_way():
     assert floats == pytest.approx(4 * compute(add), rel=0.01)  # integers need one cycle
 
 
+def test_a_sum_of_integers_waits_a_quarter_as_long():
+    """One accumulator: 4 cycles for each sum of floats, 1 for each sum of integers."""
+
+    def total(kind, update):
+        @T.prim_func
+        def total(A: T.Buffer((512,), kind), B: T.Buffer((1,), kind)):
+            for k in range(512):
+                with T.block("B"):
+                    vk = T.axis.opaque(512, k)
+                    B[0] = update(B[0], A[vk])
+
+        return machine(total, work=1.0)["compute"]
+
+    floats = total("float32", lambda b, a: b + a)
+    assert floats - total("int32", lambda b, a: b + a) == pytest.approx(2.0, abs=0.01)
+    assert floats - total("int32", lambda b, a: b * 3 + a) == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_step_of_a_loop_counts_once_for_all_stores_of_its_body():
+    @T.prim_func
+    def one(A: T.Buffer((512,)), B: T.Buffer((512,))):
+        for k in range(512):
+            B[k] = A[k] + 1.0
+
+    @T.prim_func
+    def two(A: T.Buffer((512,)), B: T.Buffer((512,)), C: T.Buffer((512,))):
+        for k in range(512):
+            B[k] = A[k] + 1.0
+            C[k] = A[k] + 2.0
+
+    steps = [machine(func, work=1.0)["loop_steps"] for func in (one, two)]
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(("every", "line"), [(1, 4), (2, 8), (16, 64), (32, 64)])
+def test_elements_less_than_a_line_apart_share_lines(every, line):
+    """Of the elements of a column, each takes its share of a line of 64 bytes."""
+
+    @T.prim_func
+    def column(A: T.Buffer((4096, every)), B: T.Buffer((4096,))):
+        for k in range(4096):
+            B[k] = A[k, 0]
+
+    nests = _rows(IRModule.of(column), TARGET.machine_model())[1]
+    read = next(move for move in nests[0].outside if move.access.buffer.name == "A")
+    assert read.lines(1) == pytest.approx(4096 * line / 64, abs=1)
+
+
 def test_one_of_two_branches_runs():
     store = "A[vi + 1, vj + 1] = B[vi, vj]"
     half = table(f"""if B[vi, vj] < 3:
