@@ -17,6 +17,7 @@ from metasched.lower.passes.lane_loops import lane_loops
 from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.narrow_values import narrow_values
+from metasched.lower.passes.one_store import store_once
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.private import note_private
 from metasched.lower.passes.ragged import split_ragged
@@ -50,6 +51,7 @@ _CPU = Pipeline(
         (insert_prefetches, "needs blocks, which carry the annotation; comes after `skip_zeros`, "
          "which expects blocks that hold only a sum"),
         (choose_values, "needs an index for each dimension, and the iterators' domains"),
+        (store_once, "needs blocks with their iterators' domains, and choices in place"),
         (convert_blocks, "from here on there are loops, tests and statements only"),
         (place_allocations, "needs an index for each dimension, to compute the boxes touched"),
     ),

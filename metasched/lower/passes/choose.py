@@ -30,11 +30,11 @@ _CHECKED = (ir.Div, ir.Mod, ir.FloorDiv, ir.FloorMod)
 
 def choose_values(func: PrimFunc) -> PrimFunc:
     """if c: A[i] = x else: A[i] = y  ->  A[i] = Select(c, x, y)."""
-    ranges = _ranges(func.body)
+    ranges = ranges_of(func.body)
     return map_body(func, lambda body: transform(body, partial(_chosen, ranges)))
 
 
-def _ranges(body: Stmt) -> dict[Var, Interval]:
+def ranges_of(body: Stmt) -> dict[Var, Interval]:
     """The values of loop variables and iterators."""
     found: dict[Var, Interval] = {}
 
@@ -107,11 +107,15 @@ def _is_safe(value: Expr, ranges: dict[Var, Interval]) -> bool:
     for part in walk_exprs(value):
         if isinstance(part, Call) or (isinstance(part, _CHECKED) and not part.dtype.is_float):
             return False
-        if isinstance(part, BufferLoad) and not all(
-            low >= 0 and high < (as_int(extent) or 0)
-            for extent, (low, high) in zip(
-                part.buffer.shape, [interval(i, ranges) for i in part.indices], strict=True
-            )
-        ):
+        if isinstance(part, BufferLoad) and not inside_buffer(part, ranges):
             return False
     return True
+
+
+def inside_buffer(load: BufferLoad, ranges: dict[Var, Interval]) -> bool:
+    """Whether a load is proved to stay in its buffer."""
+    spans = [interval(i, ranges) for i in load.indices]
+    return all(
+        low >= 0 and high < (as_int(extent) or 0)
+        for extent, (low, high) in zip(load.buffer.shape, spans, strict=True)
+    )
