@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from math import prod
 
 from metasched.analysis.access import SHUFFLED, STEPS, Access, accesses, stride_of, strides
+from metasched.analysis.block import FOLD
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
@@ -102,7 +103,8 @@ def has_vectors(block: Block) -> bool:
 
 @fact
 def has_walks(block: Block) -> bool:
-    """Whether lanes along some spatial or opaque iterator may be `walking`."""
+    """Whether lanes along some spatial or opaque iterator may be `walking`, in a loop that keeps
+    its order: a reduction in any order has vectors of its own."""
     if _stores_where(block):
         return False
     for v, moves in _moves(block, opaque=True):
@@ -123,7 +125,7 @@ def _walks_in(block: Block, lanes: IterVar, access: Access) -> bool:
     return any(
         iter_stride(access, v.var) == 1
         for v in block.iter_vars
-        if v is not lanes and not v.is_spatial and (as_int(v.dom.extent) or STEPS) >= STEPS
+        if v is not lanes and v.kind is IterKind.OPAQUE and (as_int(v.dom.extent) or STEPS) >= STEPS
     )
 
 
@@ -157,7 +159,8 @@ def walking(child: Child, loop: For) -> bool:
     memory, and the others are `contiguous`."""
     moves, at = strides(child, loop), child.realize.bindings
     near = _without(moves, lambda a: walks(a, child, loop))
-    fits = len(near) < len(moves) and not _stores_where(child.block)
+    folds = FOLD in child.block.annotations
+    fits = len(near) < len(moves) and not folds and not _stores_where(child.block)
     return fits and _in_vectors(child.block, near, loop.var, at)
 
 

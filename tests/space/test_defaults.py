@@ -9,7 +9,7 @@ import pytest
 from oracle import check_numbers
 from space.candidates import TARGET, TINY, assert_same, draw, drawn, spaces, tiny
 
-from metasched.analysis.block import TILED
+from metasched.analysis.block import FOLD, TILED
 from metasched.errors import TargetError
 from metasched.ir.equal import structural_hash
 from metasched.ir.stmt import Block, For, ForKind
@@ -22,7 +22,9 @@ from metasched.script import parse
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
 from metasched.space.lanes import COPIES
+from metasched.space.loop_kinds import child_of, vectorize_leaf
 from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
+from metasched.space.strides import has_walks
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -210,6 +212,26 @@ def main(A: T.Buffer(({n}, 70)), x: T.Buffer((70,)), p: T.Buffer(({n},), "int32"
         found.append(np.zeros(n, "float32"))
         build(program, target="native")(*given, found[-1])
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("kind", "walks"), [("reduce", False), ("opaque", True)])
+def test_only_sums_in_order_are_offered_lanes_that_walk(kind, walks):
+    """A sum in any order has lanes along the row; lanes over such sums would undo them."""
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((96, 512)), S: T.Buffer((96,))):
+    for i, k in T.grid(96, 512):
+        with T.block("S"):
+            vi = T.axis.spatial(96, i)
+            vk = T.axis.{kind}(512, k)
+            S[vi] = S[vi] + A[vi, vk]
+""")
+    sch = Schedule(func)
+    block = sch.get_block("S")
+    assert has_walks(sch.get(block)) == walks
+    sch.annotate(block, FOLD, 16)
+    child = child_of(sch, sch.get(block).token)
+    assert not vectorize_leaf(sch, block, child, 16)
 
 
 @pytest.mark.parametrize(("columns", "unrolled"), [(64, 4), (70, 5), (128, 8), (144, 0)])
