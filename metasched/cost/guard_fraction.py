@@ -9,7 +9,7 @@ cores a parallel loop keeps busy. This feeds a cost model, never a proof.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
 from typing import NamedTuple
 
@@ -165,6 +165,8 @@ def _groups(tests: Sequence[_Test]) -> list[tuple[_Test, ...]]:
 _Test = tuple[int, tuple[tuple[int, int, int], ...]]
 _COUNTED, _SAMPLES = 1 << 14, 2048
 """The most iterations that are counted one by one, and how many of more iterations are tested."""
+_STEPS = 64
+"""The most iterations of a parallel loop, and of the loops around or inside, that are tested."""
 
 
 def _digits(test: _Test) -> set[tuple[int, int]]:
@@ -181,12 +183,12 @@ def _together(tests: tuple[_Test, ...]) -> float:
     return float(np.all([_holds(test, at) for test in tests], axis=0).mean())
 
 
-def _drawn(counts: list[int], most: int) -> np.ndarray:
-    """All combinations of digits, a column each, or a sample where more than `most` are there."""
+def _drawn(counts: list[int], most: int, samples: int = _SAMPLES) -> np.ndarray:
+    """All combinations of digits, a column each, or samples where more than `most` are there."""
     if prod(counts) <= most:
-        return np.indices(counts).reshape(len(counts), -1)
+        return np.indices(counts).reshape(len(counts), prod(counts))
     top = np.array(counts)[:, None]
-    return np.random.default_rng(0).integers(0, top, (len(counts), _SAMPLES))
+    return np.random.default_rng(0).integers(0, top, (len(counts), samples))
 
 
 def _holds(test: _Test, at: Mapping[tuple[int, int], np.ndarray]) -> np.ndarray:
@@ -227,17 +229,16 @@ def _busy(
     Each core takes one contiguous share of the iterations from either end, as the code does.
     """
     places = sorted(set[tuple[int, int]]().union(*map(_digits, tests)) - {shared})
-    drawn = _drawn([n for _, n in places], _SAMPLES)
-    at = dict(zip(places, drawn[:, :, None], strict=True)) | {shared: np.arange(shared[1])[None]}
-    passed = np.all([_holds(test, at) for test in tests], axis=0)
-    steps = np.zeros(drawn.shape[1], np.int64)  # the number of the iteration of the loops around
-    for (loop, n), values in zip(places, drawn, strict=True):
-        steps = steps * n + values if loop in around else steps
-    _, step = np.unique(steps, return_inverse=True)
-    work = np.zeros((step.max() + 1, shared[1]))
-    np.add.at(work, step, passed)
+    count = min(shared[1], _STEPS)
+    at = {shared: (np.arange(count) * shared[1] // count)[None, :, None]}
+    for own, axes in ((True, (1, 2)), (False, (0, 1))):
+        some = [place for place in places if (place[0] in around) == own]
+        drawn = _drawn([n for _, n in some], _STEPS, _STEPS)
+        at |= {place: np.expand_dims(row, axes) for place, row in zip(some, drawn, strict=True)}
+    passed = reduce(np.logical_and, [_holds(test, at) for test in tests])
+    work = passed.mean(axis=2)
     ends = np.arange(2 * cores + 1)
-    each, more = divmod(shared[1], 2 * cores)
+    each, more = divmod(count, 2 * cores)
     sums = np.pad(np.cumsum(work, axis=1), ((0, 0), (1, 0)))
     parts = np.diff(sums[:, ends * each + np.minimum(ends, more)], axis=1)
     busiest = (parts[:, :cores] + parts[:, : cores - 1 : -1]).max(axis=1)
