@@ -114,3 +114,30 @@ def test_the_only_block_is_not_inlined() -> None:
     (made,) = sch.enclose("root")
     message = "L is the only block of root, so nothing would be left"
     check_refused(sch, lambda: sch.compute_inline(made), "only-block", message)
+
+
+@pytest.mark.parametrize("index", [-1, -2])
+def test_a_block_moves_before_the_block_that_overwrites_its_result(index):
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(A: T.Buffer((1,), "int32"), C: T.Buffer((1,), "int32")):
+    B = T.alloc_buffer((1,), "int32")
+    for i in range(1):
+        with T.block("first"):
+            vi = T.axis.spatial(1, i)
+            B[vi] = 0
+    for i in range(1):
+        with T.block("second"):
+            vi = T.axis.spatial(1, i)
+            B[vi] = A[vi]
+    for i in range(1):
+        with T.block("C"):
+            vi = T.axis.spatial(1, i)
+            C[vi] = B[vi]
+""")
+    )
+    before, (loop,) = sch.func, sch.get_loops("second")
+    sch.compute_at("first", loop, index=index)
+    check_transform(before, sch)
+    assert sch.script().index('"first"') < sch.script().index('"second"')

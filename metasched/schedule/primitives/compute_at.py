@@ -259,9 +259,8 @@ def _insertion(state: State, scope: Scope, child: Child, loop: For, index: int) 
     """The statement of the loop's body before which the block is inserted, None for the end."""
     items = loop.body.items if isinstance(loop.body, SeqStmt) else (loop.body,)
     holds = [{n.block.token for n in walk_stmts(s) if isinstance(n, BlockRealize)} for s in items]
-    ordered = (EdgeKind.RAW, EdgeKind.WAR)
-    producers = {e.src for e in scope.incoming(child.token) if e.kind in ordered}
-    consumers = {e.dst for e in scope.outgoing(child.token) if e.kind in ordered}
+    producers = {e.src for e in scope.incoming(child.token)}
+    consumers = {e.dst for e in scope.outgoing(child.token)}
     first = max((n + 1 for n, h in enumerate(holds) if h & producers), default=0)
     last = min((n for n, h in enumerate(holds) if h & consumers), default=len(items))
     at = last if index == LATEST else first if index == EARLIEST else index
