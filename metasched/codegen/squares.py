@@ -5,7 +5,8 @@
 
 Step by step, a vector of A takes a load for each lane. Here the loop takes four steps at once: one
 load gives four steps of a lane, and exchanges in registers turn 16 such rows into the vectors of
-the four steps. The steps keep their order, so each lane rounds as before.
+the four steps. The steps keep their order, so each lane rounds as before. Of bytes, a load gives
+eight steps.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import free_vars, transform
 from metasched.lower.passes.walk import walking_loads
 
+_LANES = (4, 8, 16, 32, 64)
 _MOST_LOADS = 4
 """The most loads whose steps wait in registers."""
 
@@ -38,7 +40,7 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     """Emit a serial loop inside of lanes by squares if it has this form; returns whether it was
     emitted."""
     lane, known = e.lane, extent.const
-    if lane is None or lane.lanes not in (4, 8, 16) or extent.lanes > 1:
+    if lane is None or lane.lanes not in _LANES or extent.lanes > 1:
         return False
     if (known is not None and known < STEPS) or (e.mask is not None and e.mask.lanes == 1):
         return False
@@ -46,9 +48,11 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     loads = walking_loads(node, lane.var, partial(_varies, e, lane)) if ordered else []
     if not 0 < len(loads) <= _MOST_LOADS:
         return False
-    count = binary(e, FloorDiv, extent, literal(STEPS))
-    left = binary(e, Mul, count, literal(STEPS))
-    done = _enter(e, extent)
+    narrow = lane.lanes > STEPS and all(load.buffer.dtype.bits == 8 for load in loads)
+    size = 2 * STEPS if narrow and (known is None or known >= 2 * STEPS) else STEPS
+    count = binary(e, FloorDiv, extent, literal(size))
+    left = binary(e, Mul, count, literal(size))
+    done = _enter(e, extent, size)
     with e.bound(node.var, literal(0, node.var.dtype)):
         rows = [_rows(e, load) for load in loads]
     columns = {load: Var("column", load.dtype) for load in loads}
@@ -57,7 +61,7 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     )
 
     def steps(base: Val) -> None:
-        squares = [_square(e, load, r, base) for load, r in zip(loads, rows, strict=True)]
+        squares = [_square(e, load, r, base, size) for load, r in zip(loads, rows, strict=True)]
         before = dict(e.env)
         for step, values in enumerate(zip(*squares, strict=True)):
             e.env.update(zip(columns.values(), values, strict=True))
@@ -68,7 +72,7 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     if count.const == 1:
         steps(literal(0))
     else:
-        loop_over_chunks(e, node, count, STEPS, steps, serial_loop)
+        loop_over_chunks(e, node, count, size, steps, serial_loop)
     if done is not None:
         e.branch(done)
         e.label(done)
@@ -83,10 +87,10 @@ def _varies(e: Emitter, lane: Lane, atom: Expr) -> bool:
     return lane.var in free_vars(atom) or any(v is not None and v.lanes > 1 for v in values)
 
 
-def _enter(e: Emitter, extent: Val) -> str | None:
+def _enter(e: Emitter, extent: Val, size: int) -> str | None:
     """Go on where there are enough steps, and an active lane; gives the label behind the squares,
     or None if both are certain."""
-    runs = None if extent.const is not None else compare(e, GE, extent, literal(STEPS))
+    runs = None if extent.const is not None else compare(e, GE, extent, literal(size))
     if e.mask is not None:
         name = f"llvm.vector.reduce.or.v{e.mask.lanes}i1"
         some = e.intrinsic(name, BOOL, 1, e.mask)
@@ -113,16 +117,16 @@ def _rows(e: Emitter, load: BufferLoad) -> list[Val]:
     return [e.extract(starts, n) for n in range(starts.lanes)]
 
 
-def _square(e: Emitter, load: BufferLoad, rows: Sequence[Val], base: Val) -> list[Val]:
-    """The vectors of the steps from `base` on, from a load of these steps for each lane."""
+def _square(e: Emitter, load: BufferLoad, rows: Sequence[Val], base: Val, size: int) -> list[Val]:
+    """The vectors of `size` steps from `base` on, from a load of these steps for each lane."""
     dtype, text = load.buffer.dtype, memory_type(load.buffer.dtype)
     e.known_memory.touched(load.buffer.data, written=False)
     found = []
     for row in rows:
         place = e.inline(f"getelementptr {text}, ptr {row.text}, {base.typed}", INT64).text
-        line = f"load {memory_type(dtype, STEPS)}, ptr {place}, align {dtype.bytes}"
-        found.append(e.inline(line, _stored(dtype), STEPS))
-    lanes = exchanged(e, [e.joined(found[n::STEPS]) for n in range(STEPS)])
+        line = f"load {memory_type(dtype, size)}, ptr {place}, align {dtype.bytes}"
+        found.append(e.inline(line, _stored(dtype), size))
+    lanes = exchanged(e, [e.joined(found[n::size]) for n in range(size)])
     return [from_memory(e, Val(v.text, dtype, v.lanes)) for v in lanes]
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from math import prod
 
 from metasched.analysis.access import SHUFFLED, accesses, stride_of
-from metasched.analysis.block import is_leaf
+from metasched.analysis.block import is_leaf, loop_iter_kind
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Child, Scope, buffer_uses
@@ -23,7 +23,7 @@ from metasched.analysis.sequence import statement_blocks
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
-from metasched.ir.stmt import BlockToken, For, ForKind, While
+from metasched.ir.stmt import BlockToken, For, ForKind, IterKind, While
 from metasched.ir.visit import free_vars, walk_stmts
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
@@ -133,10 +133,16 @@ def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) ->
                 continue
             move = stride_of(access, child, loop)
             near = move is not None and (1 if access.is_write else -1) <= move <= SHUFFLED
-            if not near and not walks(access, child, loop):
+            if not near and not (walks(access, child, loop) and _in_order(child)):
                 return False
             stored = stored or access.is_write
     return stored and carried_dependence(loop, scope) is None
+
+
+def _in_order(child: Child) -> bool:
+    """Whether the innermost loop of a block keeps its order. A sum in any order has lanes along
+    memory, where nothing is exchanged."""
+    return loop_iter_kind(child.loops[-1], (child,)) is not IterKind.REDUCE
 
 
 def run_in_lanes(

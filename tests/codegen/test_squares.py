@@ -53,11 +53,11 @@ def arguments(n: int, k: int, dtype: str, steps: int, active: int) -> list[np.nd
     return [a, rows, x, m, np.zeros(n, a.dtype)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    n=st.integers(2, 40), k=st.integers(1, 21), dtype=st.sampled_from(DTYPES),
+    n=st.integers(2, 140), k=st.integers(1, 21), dtype=st.sampled_from(DTYPES),
     value=st.sampled_from(VALUES), row=st.sampled_from(["p[j]", "j"]),
-    steps=st.none() | st.integers(0, 21), active=st.none() | st.integers(0, 40),
+    steps=st.none() | st.integers(0, 21), active=st.none() | st.integers(0, 140),
 )  # fmt: skip
 def test_rows_are_read_as_step_by_step(n, k, dtype, value, row, steps, active):
     extent = None if steps is None else "m[0]"
@@ -112,6 +112,16 @@ def test_a_load_gives_four_steps_of_a_lane(row):
     body = ir[: ir.index("@kernel_repeat")]
     assert len(re.findall(r"load <4 x float>", body)) == 16
     assert "gather" not in body
+
+
+@pytest.mark.parametrize(("lanes", "size"), [(64, 8), (8, 8), (4, 4)])
+def test_a_load_of_bytes_gives_eight_steps(lanes, size):
+    """Bits of bytes are packed in lanes of 64 bytes; four lanes have no square of eight."""
+    source = text(lanes, 24, "uint8", "B[j] * T.uint8(2) + A[{row}, k]")
+    ir = build(source).llvm_ir
+    rows = re.findall(rf"load <{size} x i8>", ir[: ir.index("@kernel_repeat")])
+    assert len(rows) - lanes in (0, 1)  # one more is B
+    agree(source, *arguments(lanes, 24, "uint8", 24, lanes))
 
 
 @pytest.mark.parametrize("value", [

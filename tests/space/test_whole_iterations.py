@@ -172,6 +172,14 @@ def test_lanes_that_walk_along_rows_give_the_bits_of_the_program(func: PrimFunc)
         np.testing.assert_array_equal(got[-1], wanted[-1])
 
 
+def test_sums_in_any_order_do_not_walk() -> None:
+    """Lanes along the sum need no exchange of registers."""
+    func = sampled.with_attr("tir.fast_math", "reassoc")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    assert not _lanes(sch)
+
+
 @pytest.mark.parametrize("func", [lengths, carried])
 def test_iterations_that_do_not_fit_lanes_stay_apart(func: PrimFunc) -> None:
     sch = Schedule(func)
