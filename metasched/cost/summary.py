@@ -465,6 +465,14 @@ _BINARY: dict[type[Expr], int] = {
 }  # fmt: skip
 
 
+_SIMPLE = {"fma": 0} | dict.fromkeys(
+    ("abs", "floor", "ceil", "trunc", "round", "nearbyint", "isnan", "isinf", "isfinite",
+     "popcount", "clz", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left",
+     "shift_right"), 1,
+)  # fmt: skip
+"""The counters of calls that are one instruction of most machines."""
+
+
 def _slot(expr: Expr) -> int | None:
     """The index of an operation's counter, None if the operation costs nothing (casts, vectors,
     bindings)."""
@@ -483,6 +491,6 @@ def _slot(expr: Expr) -> int | None:
         if expr.op.name in ("likely", "reinterpret", "address_of", "access_ptr"):
             return None
         pure = expr.op.effect is Effect.PURE and expr.op.arity is not None
-        slot = 0 if expr.op.name == "fma" else 5 if pure else 6
+        slot = _SIMPLE.get(expr.op.name, 5 if pure else 6)
         return slot if expr.dtype.is_float else slot + 7
     return None

@@ -304,6 +304,28 @@ def test_a_sum_of_integers_waits_a_quarter_as_long():
     assert floats - total("int32", lambda b, a: b * 3 + a) == pytest.approx(0.0, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    "simple",
+    [
+        lambda a: T.bitwise_xor(a, T.uint32(7)),
+        lambda a: T.shift_right(a, T.uint32(7)),
+        T.popcount,
+    ],
+)
+def test_operations_on_bits_cost_as_much_as_a_sum(simple):
+    def cost(update):
+        @T.prim_func
+        def chain(A: T.Buffer((512,), "uint32"), B: T.Buffer((1,), "uint32")):
+            for k in range(512):
+                with T.block("B"):
+                    vk = T.axis.opaque(512, k)
+                    B[0] = update(B[0]) + A[vk]
+
+        return machine(chain, work=1.0)["compute"]
+
+    assert cost(simple) == pytest.approx(cost(lambda a: a + T.uint32(7)), abs=0.01)
+
+
 def test_a_step_of_a_loop_counts_once_for_all_stores_of_its_body():
     @T.prim_func
     def one(A: T.Buffer((512,)), B: T.Buffer((512,))):
