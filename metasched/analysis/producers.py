@@ -102,7 +102,9 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
     """
     under = scope.under(loop)
     users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
-    if any(c not in under or _continues(c, c.loops[c.loops.index(loop) + 1 :]) for c in users):
+    if any(
+        c not in under or continues_reduction(c, c.loops[c.loops.index(loop) + 1 :]) for c in users
+    ):
         return False
     return _reads_own(scope, buffer)
 
@@ -134,10 +136,10 @@ def _writes_first(block: Block, buffer: Buffer) -> bool:
     if not scope.realizes or block.init is not None or block.match_buffers:
         return False
     users = [c for c in scope.realizes if buffer in buffer_uses(c.block)]
-    return not any(_continues(c, c.loops) for c in users) and _reads_own(scope, buffer)
+    return not any(continues_reduction(c, c.loops) for c in users) and _reads_own(scope, buffer)
 
 
-def _continues(child: Child, loops: Sequence[For]) -> bool:
+def continues_reduction(child: Child, loops: Sequence[For]) -> bool:
     """Whether a reduction goes on when `loops`, the innermost around it, start again."""
     if child.block.init is None:
         return False

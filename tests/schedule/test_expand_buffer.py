@@ -158,3 +158,27 @@ def test_blocks_inside_of_blocks(name, reason, message):
     sch = Schedule(parse(NESTED))
     loop = sch.get_loops(name)[0]
     check_refused(sch, lambda: sch.expand_buffer(name, 0, loop), reason, message)
+
+
+def test_a_reduction_over_the_loop_carries_its_value():
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def main(X: T.Buffer((2, 8), "int32"), O: T.Buffer((2,), "int32")):
+    M = T.alloc_buffer((2,), "int32")
+    for i, k in T.grid(2, 8):
+        with T.block("M"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                M[vi] = 0
+            M[vi] = T.max(M[vi], X[vi, vk])
+        with T.block("O"):
+            vi = T.axis.spatial(2, i)
+            O[vi] = M[vi]
+""")
+    )
+    before, (i, k) = sch.func, sch.get_loops("M")
+    message = "the reduction M continues in M from one iteration of k to the next"
+    check_refused(sch, lambda: sch.expand_buffer("M", 0, k), "value-carried", message)
+    sch.expand_buffer("M", 0, i)
+    check_transform(before, sch)

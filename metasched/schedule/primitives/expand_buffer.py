@@ -7,7 +7,7 @@ from math import inf
 from metasched.analysis.block import is_leaf
 from metasched.analysis.closing import closed_over
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.producers import from_same_side
+from metasched.analysis.producers import continues_reduction, from_same_side
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.arith.affine import interval
 from metasched.arith.analyzer import Analyzer
@@ -100,6 +100,15 @@ def _require_private(state: State, scope: Scope, node: For, buffer: Buffer) -> N
                 "value-carried",
                 f"block {child.block.name} may read a value of {buffer.name} from another "
                 f"iteration of {node.var.name}",
+                child.realize,
+            )
+    for child in scope.under(node):
+        inner = child.loops[child.loops.index(node) + 1 :]
+        if buffer in buffer_uses(child.block) and continues_reduction(child, inner):
+            raise state.error(
+                "value-carried",
+                f"the reduction {child.block.name} continues in {buffer.name} from one iteration "
+                f"of {node.var.name} to the next",
                 child.realize,
             )
 
