@@ -32,6 +32,7 @@ from metasched.script import parse
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 TYPES = (*INTEGERS, *FLOATS, "bool")
+SCALARS = tuple(t for t in TYPES if t not in ("int32", "int64"))  # these two do not overflow
 LOOPS = ("range({n})", "T.vectorized({n})", "T.serial({n})")
 SIZE = 37
 BOTH = ("T.min({}, {})", "T.max({}, {})", "({} + {})", "({} - {})", "({} * {})")
@@ -46,7 +47,8 @@ COMPARISONS = ("<", "<=", "==", "!=", ">", ">=")
 
 
 class Writer:
-    """Draws expressions; x_TYPE[i] and y_TYPE[i] are the elements of two arrays of each type."""
+    """Draws expressions; x_TYPE[i] and y_TYPE[i] are the elements of two arrays of each type,
+    s_TYPE is a scalar, which all iterations share."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -55,7 +57,7 @@ class Writer:
         """An expression of a type."""
         rng, pick = self.rng, self.rng.choice
         if depth <= 0 or rng.random() < 0.1:
-            return f"{pick('xy')}_{dtype}[i]"
+            return pick([f"x_{dtype}[i]", f"y_{dtype}[i]", *([f"s_{dtype}"] * (dtype in SCALARS))])
         if dtype == "bool":
             return self.condition(depth)
         form = rng.random()
@@ -135,6 +137,7 @@ def text_of(number: int) -> tuple[str, str]:
 def function(dtype: str, text: str, loop: str) -> PrimFunc:
     """The function that stores the expression in O."""
     params = [f'{p}_{t}: T.Buffer(({SIZE},), "{t}")' for t in TYPES for p in "xy"]
+    params += [f"s_{t}: T.{t}" for t in SCALARS]
     head = f'@T.prim_func\ndef f({", ".join(params)}, O: T.Buffer(({SIZE},), "{dtype}")):\n'
     made = parse(f"{head}    for i in {loop.format(n=SIZE)}:\n        O[i] = {text}\n")
     assert isinstance(made, PrimFunc)
@@ -146,6 +149,7 @@ def play(number: int) -> None:
     dtype, text = text_of(number)
     rng = np.random.default_rng(number)
     given = [numbers(t, rng) for t in TYPES for _ in "xy"]
+    given += [numbers(t, rng)[0].item() for t in SCALARS]
     out = np.zeros(SIZE, DType(dtype).numpy)
     want = out.copy()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
