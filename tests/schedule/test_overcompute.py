@@ -149,6 +149,38 @@ def test_only_accesses_that_would_leave_their_buffer_are_clamped(func):
     check_transform(func, again)
 
 
+@T.prim_func
+def chain(A: T.Buffer((7,), "float32"), D: T.Buffer((7,), "float32")):
+    B = T.alloc_buffer((7,), "float32")
+    C = T.alloc_buffer((7,), "float32")
+    for i in range(7):
+        with T.block("B"):
+            vi = T.axis.spatial(7, i)
+            B[vi] = T.trunc(A[vi])
+    for i in range(7):
+        with T.block("C"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = T.if_then_else(vi < 3, T.trunc(B[vi]), B[0])
+    for i in range(7):
+        with T.block("D"):
+            vi = T.axis.spatial(7, i)
+            D[vi] = C[vi]
+
+
+def test_a_function_or_a_condition_clamps_only_loads_that_may_leave_their_buffer():
+    sch = Schedule(chain)
+    sch.overcompute("B", [4])
+    sch.overcompute("C", [4])
+    text = sch.script()
+    assert "T.trunc(A[T.min(vi, 6)])" in text
+    assert "T.if_then_else(vi < 3, T.trunc(B[vi]), B[0])" in text
+    check_transform(chain, sch)
+    shorter = Schedule(chain)
+    shorter.overcompute("C", [4])
+    assert "T.if_then_else(T.min(vi, 6) < 3, T.trunc(B[T.min(vi, 6)]), B[0])" in shorter.script()
+    check_transform(chain, shorter)
+
+
 def test_overcompute_leaves_multiples_of_the_tile_unchanged():
     sch = Schedule(matmul)
     before = sch.mod

@@ -151,16 +151,17 @@ def test_attention_from_the_default_modules_computes_the_same(shape):
 
 
 @pytest.mark.parametrize(
-    ("kept", "dtype", "factor"),
+    ("kept", "dtype", "factor", "s"),
     [
-        ("causal", "bfloat16", 1.0),
-        ("causal", "float32", 100.0),
-        ("window", "float32", 0.0),
-        ("nothing in row 3", "float32", 1.0),
+        ("causal", "bfloat16", 1.0, 80),
+        ("causal", "float32", 100.0, 80),
+        ("window", "float32", 0.0, 80),
+        ("nothing in row 3", "float32", 1.0, 80),
+        ("causal", "float32", 1.0, 131),
+        ("nothing in row 3", "float32", 1.0, 139),
     ],
 )
-def test_masks_and_heads_that_share_keys(kept, dtype, factor):
-    s = 80
+def test_masks_and_heads_that_share_keys(kept, dtype, factor, s):
     func = parse(ATTENTION.format(s=s, kept=KEPT[kept], dtype=dtype))
     (space, *_) = passes(func, AutoInline())
     rng = np.random.default_rng(0)

@@ -81,12 +81,13 @@ def test_rows_of_a_transposed_operand_share_few_sets_of_the_cache(length, row):
     assert f"(T.int64({2 * 16 * row}),)" in lower(sch.mod, target="native").script()
 
 
-@pytest.mark.parametrize("shape", [(24, 16, 16, 16), (40, 16, 32, 8)])
+@pytest.mark.parametrize("shape", [(24, 16, 16, 16), (40, 16, 32, 8), (131, 8, 16, 4)])
 def test_two_products_in_blocks_of_rows(shape):
     func = two_products(shape)
     (space,) = fused(func)
     sch = Schedule(func, seed=0, check=True)
     space.apply(sch)
+    assert ("overcompute" in sch.trace.as_python()) == (shape[0] == 131)
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-4, 5, b.constant_shape()).astype("float32") for b in func.buffers[:3])
     output = np.zeros((shape[0], shape[3]), "float32")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 
 from metasched.analysis.access import exact_accesses
@@ -28,8 +28,17 @@ from metasched.ir.expr import (
     logical_and,
     minimum,
 )
-from metasched.ir.op import Call, call
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, IterVar, Stmt, evolve
+from metasched.ir.op import FLOATING, Call, call
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    IfThenElse,
+    IterVar,
+    Stmt,
+    While,
+    evolve,
+)
 from metasched.ir.visit import (
     free_vars,
     loads_of,
@@ -50,6 +59,9 @@ from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.primitives.new_stage import own_loops, with_extent
 from metasched.schedule.primitives.storage import allocating_block
 from metasched.schedule.state import State
+
+TOTAL = frozenset((*FLOATING.split(), "abs", "fma", "pow", "if_then_else"))
+"""Functions that give a value, and do nothing else, for any arguments."""
 
 
 @primitive(of_block=ways.with_spatial_twos)
@@ -282,8 +294,7 @@ def _rewritten(
     an = Analyzer({v.var: v.dom for v in iters})
 
     def index(value: Expr, size: Expr) -> Expr:
-        inside = an.prove(compare(LE, as_expr(0, value.dtype), value))
-        return value if inside and an.prove(compare(LT, value, size)) else substitute(value, held)
+        return value if _fits(value, size, an) else substitute(value, held)
 
     def bounded(node: Expr) -> Expr | None:
         if not isinstance(node, BufferLoad) or node.buffer is place.buffer:
@@ -298,14 +309,10 @@ def _rewritten(
     def stored(node: Stmt) -> Stmt | None:
         return evolve(node, indices=place.indices) if isinstance(node, BufferStore) else None
 
-    # guards, loop bounds and divisors must see the clamped iterators, not the extra values
-    tested = any(isinstance(n, (IfThenElse, Call)) for n in walk(old)) or any(
-        not grown.keys().isdisjoint(free_vars(e))
-        for e in (*control_exprs(old), *unsafe_divisors(old, an))
-    )
+    clamped = _all_clamped(old, place, grown, an)
 
     def change(stmt: Stmt) -> Stmt:
-        if tested:
+        if clamped:
             return transform(substitute(stmt, held), stored, here)
         return transform(stmt, None, bounded)
 
@@ -314,6 +321,35 @@ def _rewritten(
     new = evolve(old, iter_vars=iters, body=body, init=init)
     reads, writes = block_access_regions(new)
     return evolve(new, reads=reads, writes=writes)
+
+
+def _all_clamped(old: Block, place: BufferStore, grown: Mapping[Expr, Expr], an: Analyzer) -> bool:
+    """Whether the padded iterators must be clamped wherever a block uses them.
+
+    Conditions and loop bounds may keep a load inside of its buffer, as long as they use the same
+    values as the index. A divisor, a loop that ends by a condition, and a function that is not
+    `TOTAL` must see no new values at all.
+    """
+    nodes = list(walk(old))
+    calls = [n for n in nodes if isinstance(n, Call)]
+    if any(n.op.name not in TOTAL for n in calls) or any(isinstance(n, While) for n in nodes):
+        return True
+
+    def uses_grown(exprs: Iterable[Expr]) -> bool:
+        return any(not grown.keys().isdisjoint(free_vars(e)) for e in exprs)
+
+    guarded = calls or any(isinstance(n, IfThenElse) for n in nodes)
+    loads = [n for n in nodes if isinstance(n, BufferLoad) and n.buffer is not place.buffer]
+    places = ((i, n) for x in loads for i, n in zip(x.indices, x.buffer.shape, strict=True))
+    if (guarded or uses_grown(control_exprs(old))) and not all(_fits(*p, an) for p in places):
+        return True
+    return uses_grown(unsafe_divisors(old, an))
+
+
+def _fits(index: Expr, size: Expr, an: Analyzer) -> bool:
+    """Whether an index is proved to lie in a dimension."""
+    low = compare(LE, as_expr(0, index.dtype), index)
+    return an.prove(low) and an.prove(compare(LT, index, size))
 
 
 def _inside(

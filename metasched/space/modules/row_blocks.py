@@ -8,6 +8,8 @@
 As in FlashAttention (Dao et al. 2022), the results between two products stay in the cache: R rows
 of the output need only R rows of these results. Unlike FlashAttention, a block has whole rows of
 scores, so no running maximum or sum is corrected. The results equal the unfused program's results.
+Where no R divides the rows, the last block also computes rows that do not exist, from operands of
+the last row.
 
 The chain becomes one block around blocks. Later modules tile its leaves.
 """
@@ -15,6 +17,7 @@ The chain becomes one block around blocks. Later modules tile its leaves.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +25,8 @@ from metasched.analysis.block import TILED, is_output, needs_multi_level_tiling
 from metasched.analysis.scope import Child, Scope
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Var, as_expr, as_int
+from metasched.ir.buffer import Buffer
+from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, For
 from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV
@@ -30,12 +34,14 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.modules.compute_location import all_producers
 from metasched.space.packing import lane_operands
 from metasched.space.strides import FEW, vector_iter
-from metasched.space.tiling import changed, product, untouched, within_parallel
+from metasched.space.tiling import changed, product, uniform, untouched, within_parallel
 
 MOST_ROWS = 128
 """The most rows of a block: the tiles inside need no more to reuse their operands."""
 FEWEST_ROWS = 8
 """The fewest rows of a block, if the output has this many."""
+
+_PADDED = (8, 16, 32, 64, 128)  # rows of a block where no number in these limits divides
 
 _LINE = 64  # bytes of a cache line
 _CONFLICT = 512  # every eighth line: of 64 sets, the rows share 8 or fewer
@@ -151,18 +157,64 @@ def fuse_rows(sch: Schedule, block: BlockRV, chain: Chain, cores: int) -> ExprRV
     loops = sch.get_loops(block)
     split = loops[chain.rows - 1]
     extent = as_int(sch.get(split).extent) or 1
-    tiles = sch.sample_perfect_tile(split, 2, MOST_ROWS)
-    sch.require(tiles[1] >= min(FEWEST_ROWS, extent))
     before = math.prod(as_int(sch.get(x).extent) or 1 for x in loops[: chain.rows - 1])
-    if before < cores:
-        sch.require(as_expr(product([before, tiles[0]])) >= min(cores, before * extent))
-    place, _ = sch.split(split, list(tiles))
+    busy = min(cores, before * extent)
+    fewest = min(FEWEST_ROWS, extent)
+    if any(extent % n == 0 for n in range(fewest, MOST_ROWS + 1)):
+        copy = None
+        tiles = sch.sample_perfect_tile(split, 2, MOST_ROWS)
+        sch.require(tiles[1] >= fewest)
+        if before < cores:
+            sch.require(as_expr(product([before, tiles[0]])) >= busy)
+        rows = tiles[1]
+    else:  # for example a prime number of rows
+        sizes = [n for n in _PADDED if before * -(-extent // n) >= busy]
+        rows = uniform(sch, sizes or [FEWEST_ROWS])
+        copy = _padded(sch, block, members, sch.get(split).var, rows)
+    place, _ = sch.split(split, [None, rows])
     for member in members:
         sch.compute_at(member, place, preserve_unit_loops=False)
     outer = sch.blockize([*reversed(members), block])
-    sch.parallel(sch.fuse(*sch.get_loops(outer)))
+    around = sch.get_loops(outer)
+    if copy is not None:
+        sch.reverse_compute_at(copy, around[-1], preserve_unit_loops=False)
+    sch.parallel(sch.fuse(*around))
     sch.annotate(outer, TILED, "S")
-    return tiles[1]
+    return rows
+
+
+def _padded(
+    sch: Schedule, block: BlockRV, members: list[BlockRV], loop: Var, rows: ExprRV
+) -> BlockRV:
+    """Round the rows of a chain up to whole blocks; returns the block that copies the rows that
+    exist into the output.
+
+    Args:
+        loop: the variable of the output's loop over rows.
+    """
+    copy = sch.cache_write(block, 0, "global")
+    bound = sch.state.block(block)
+    row = next(v.var for v in bound.block.iter_vars if bound.bindings[v.var] is loop)
+    at: dict[Buffer, int] = {}
+    found: list[tuple[BlockRV, list[ExprRV | int]]] = []
+    for each in (block, *members):
+        node = sch.get(each)
+        own = row if each is block else _index(node, at)
+        found.append((each, [rows if v.var is own else 1 for v in node.iter_vars]))
+        for read in node.reads:
+            places = [n for n, r in enumerate(read.region) if r.min is own]
+            at.update(dict.fromkeys([read.buffer], places[0]) if places else {})
+    for each, multiples in reversed(found):
+        sch.overcompute(each, multiples)
+    return copy
+
+
+def _index(node: Block, at: Mapping[Buffer, int]) -> Expr:
+    """The iterator of a block for the rows of its result."""
+    written = node.writes[0]
+    if written.buffer not in at:
+        raise ScheduleError("fuse_row_blocks", "not-plain", f"no rows of {node.name} are read")
+    return written.region[at[written.buffer]].min
 
 
 def _reuses(scope: Scope, child: Child) -> bool:
