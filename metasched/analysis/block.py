@@ -121,6 +121,7 @@ def reduction(
     among: Sequence[Child] | None = None,
     loops: Sequence[For] | None = None,
     ordered: bool = False,
+    bound: BlockRealize | None = None,
 ) -> Failure | None:
     """Whether a child is a reduction block: its updates commute and start from its init.
 
@@ -132,13 +133,15 @@ def reduction(
         sole, among: as for `dominant`.
         loops: the loops that iterate (default: all); variables of other loops are constants.
         ordered: the instances keep their order, so the block may read its other results.
+        bound: the child without some of its conditions, whose bindings are checked in its place.
     """
     child = scope.child(token)
+    loops = child.loops if loops is None else loops
     return (
         _reduction_alone(child.block)
         or (None if ordered else _reads_other_results(child.block))
         or dominant(scope, token, sole=sole, among=among)
-        or affine_binding(child, loops)
+        or affine_binding(bound or child.realize, loops)
     )
 
 

@@ -8,7 +8,7 @@ and says what to do instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import pairwise
 from typing import Concatenate, ParamSpec
 
@@ -231,18 +231,26 @@ def require_complete(state: State, scope: Scope, realize: BlockRealize) -> None:
 
 @proof
 def require_reduction(
-    state: State, scope: Scope, realize: BlockRealize, inner: Sequence[For] = ()
+    state: State,
+    scope: Scope,
+    realize: BlockRealize,
+    inner: Sequence[For] = (),
+    bound: BlockRealize | None = None,
 ) -> None:
     """The block is a reduction: it has an init and affine bindings, and alone writes its results.
 
     Args:
         inner: the innermost loops of the block, where it is enough that the bindings are affine
             in them, and other blocks may write the results too. The instances keep their order.
+        bound: the block without conditions that the bindings need not obey.
     """
-    among, token, ordered = () if inner else None, realize.block.token, bool(inner)
-    failure = block_facts.reduction(scope, token, among=among, ordered=ordered)
+    ask = partial(
+        block_facts.reduction, scope, realize.block.token, among=() if inner else None,
+        ordered=bool(inner), bound=bound,
+    )  # fmt: skip
+    failure = ask()
     if failure is not None and inner:
-        failure = block_facts.reduction(scope, token, among=among, loops=inner, ordered=ordered)
+        failure = ask(loops=inner)
     refuse_on(state, failure, realize)
     require_whole_reduction(state, realize)
 

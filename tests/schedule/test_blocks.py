@@ -23,6 +23,7 @@ from schedule.programs import (
 
 from metasched.ir.func import PrimFunc
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -351,19 +352,27 @@ def test_decompose_refuses_reduction_above_and_repetition() -> None:
     )
 
 
-def test_decompose_refuses_a_predicate_that_mixes() -> None:
-    @T.prim_func
-    def mixed(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
-        for i, k in T.grid(4, 6):
-            with T.block("C"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                T.where(i * 6 + k < 21)
-                with T.init():
-                    C[vi] = 0
-                C[vi] = C[vi] + A[vi, vk]
+MIXED = """
+@T.prim_func
+def mixed(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4,), "int32")):
+    for i, k in T.grid(4, 6):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            T.where(i * 6 + k < {})
+            with T.init():
+                C[vi] = 0
+            C[vi] = C[vi] + A[vi, vk]
+"""
 
-    sch, (c,), ((i, k),) = start(mixed, "C")
-    check_refused(sch, lambda: sch.decompose_reduction(c, i), "not-affine", "predicate ties")
+
+def test_decompose_with_a_predicate_that_mixes() -> None:
+    """A condition may end a reduction early, but not before its first step."""
+    func = parse(MIXED.format(21))
+    sch, (c,), ((i, _),) = start(func, "C")
+    sch.decompose_reduction(c, i)
+    check_transform(func, sch)
+    sch, (c,), ((i, _),) = start(parse(MIXED.format(18)), "C")
+    check_refused(sch, lambda: sch.decompose_reduction(c, i), "empty-reduction", "without an")
 
 
 def test_rfactor_refusals_of_shape() -> None:

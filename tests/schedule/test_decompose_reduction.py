@@ -123,7 +123,11 @@ def test_blocks_that_use_results_after_the_init_are_accepted(text: str, position
     target=st.sampled_from(["D[vi, vk] = {}", "C[{i}] = {} + 1"]),
     index=st.sampled_from(["vi", "0", "vi // 2", "4 - vi", "(vi + 2) % 5", "vk", "(vi + 1) % 5"]),
     wheres=st.sampled_from(
-        [("pass", "pass"), ("T.where(i < 3)", "pass"), ("pass", "T.where(k < 2)")]
+        [
+            ("pass", "pass"), ("T.where(i < 3)", "pass"), ("pass", "T.where(k < 2)"),
+            ("T.where(k * 5 + i < 17)", "pass"), ("T.where(i + k < 4)", "pass"),
+            ("T.where(k * 5 + i < 17 and i < 4)", "T.where(i + k < 5)"),
+        ]
     ),
     position=st.integers(0, 1),
 )  # fmt: skip
@@ -137,6 +141,30 @@ def test_random_neighbours(order, loops, at, target, index, wheres, position) ->
     except ScheduleError:
         return
     assert_same(func, sch.mod)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("length", [37, 9])
+def test_partial_results_of_unequal_length(length: int, position: int) -> None:
+    """A factor of a split that does not divide leaves some partial results one term less."""
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((3, {length}), "int32"), C: T.Buffer((3,), "int32"), D: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, {length}):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0
+                D[vi] = 1
+            C[vi] = C[vi] + A[vi, vk]
+            D[vi] = D[vi] * A[vi, vk]
+""")
+    sch = Schedule(func)
+    sch.rfactor(sch.split(sch.get_loops("C")[1], [None, 8])[1], 0)
+    i, chunk, lane = sch.get_loops("C_rf")
+    sch.reorder(*[(i, chunk, lane), (chunk, i, lane), (chunk, lane, i)][position])
+    sch.decompose_reduction("C_rf", chunk)
+    check_transform(func, sch)
 
 
 def test_rfactor_of_a_result_that_is_set_again() -> None:

@@ -66,7 +66,8 @@ def decompose_reduction(
             "not-above", f"the loop {target.var.name} is not above {old.name}", target
         )
     position = loops.index(target)
-    require_reduction(state, state.scope(realize), realize, loops[position:])
+    untied = _untied(realize, loops[position:])
+    require_reduction(state, state.scope(realize), realize, loops[position:], untied)
     outer = {n.var for n in loops[:position]}
     for iter_var, value in zip(old.iter_vars, realize.iter_values, strict=True):
         if iter_var.is_reduce and not free_vars(value).isdisjoint(outer):
@@ -77,7 +78,7 @@ def decompose_reduction(
                 target,
                 hint="choose the outermost reduction loop, or reorder",
             )
-    _require_no_repetition(state, realize, loops[position:])
+    _require_no_repetition(state, realize, untied.predicate, loops[position:])
     require_set_once(state, realize, loops[position:])
     if not state.skip_legality_checks:
         refuse_on(state, used_before_init(state.scope(realize), old.token, target), realize)
@@ -128,8 +129,27 @@ def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
         )
 
 
+def _untied(realize: BlockRealize, loops: tuple[For, ...]) -> BlockRealize:
+    """The block without conditions on both the loops of its init and loops below the init.
+
+    Such a condition may end some reductions early; `_require_iterations` proves that each begins.
+    """
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    kept = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_reduce))
+    dropped = {loop.var for loop in loops} - kept
+    predicate: Expr = TRUE
+    for condition in conjuncts(realize.predicate):
+        used = free_vars(condition)
+        if used.isdisjoint(kept) or used.isdisjoint(dropped):
+            predicate = logical_and(predicate, condition)
+    same = predicate is realize.predicate
+    return realize if same else evolve(realize, predicate=predicate)
+
+
 @proof
-def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
+def _require_no_repetition(
+    state: State, realize: BlockRealize, guard: Expr, loops: tuple[For, ...]
+) -> None:
     """Refuse a loop that repeats the whole reduction, because each repetition needs the init.
 
     A digit of a loop may repeat the reduction, too: if only `f % 6` is used, `f // 6` counts
@@ -137,7 +157,7 @@ def _require_no_repetition(state: State, realize: BlockRealize, loops: tuple[For
     """
     used = frozenset().union(*map(free_vars, realize.iter_values))
     idle = next((n for n in loops if n.var not in used and as_int(n.extent) != 1), None)
-    values, guard = realize.iter_values, realize.predicate
+    values = realize.iter_values
     known = [ranges_of(above) for above in (loops, state.loops_above(realize))]
     if idle or all(why_no_box(values, ranges, guard, "bijective") for ranges in known):
         loop = idle or loops[0]
@@ -216,7 +236,7 @@ def _init_nest(
     dropped = {n.var for n in loops} - set(renamed)
     predicate: Expr = TRUE
     for condition in conjuncts(realize.predicate):
-        # bindings are affine, so no condition uses both a kept and a dropped loop
+        # a condition that uses a dropped loop holds in its first iteration
         if free_vars(condition).isdisjoint(dropped):
             predicate = logical_and(predicate, condition)
     body: Stmt = BlockRealize(

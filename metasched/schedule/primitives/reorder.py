@@ -51,6 +51,8 @@ def reorder(state: State, *ordered_loops: LoopRV) -> None:
                     "dependent-bound",
                     f"a bound of {loop.var.name} depends on a loop that would be inside it",
                     loop,
+                    hint="overcompute_box runs a triangle as the square around it, and skip_unused "
+                    "leaves out tiles outside of the triangle; cut_loop cuts a loop in two",
                 )
         inner.add(loop.var)
     _require_free_order(state, chain, order)
