@@ -192,8 +192,6 @@ def _only_first(condition: Expr, var: Var, extent: int | None) -> bool:
     """Whether a condition can hold for `var` = 0 alone."""
     if extent == 1:
         return True
-    if extent is None:
-        return False
-    one = IntImm(var.dtype, 1)
-    known = Analyzer({var: Range(one, IntImm(var.dtype, extent - 1))})
+    most = extent or var.dtype.range[1]
+    known = Analyzer({var: Range(IntImm(var.dtype, 1), IntImm(var.dtype, most - 1))})
     return known.prove(Not(condition))

@@ -111,6 +111,19 @@ def test_results_that_share_what_they_read_have_lanes_each(n):
     agree(text, integers((4, n)), integers((6, n), seed=1), integers((4, 6), seed=2))
 
 
+@pytest.mark.parametrize("update", ["C[vi] + A[vi, vj]", "T.max(C[vi], A[vi, vj])"])
+@pytest.mark.parametrize("kept", ["i * 53 + j < {}", "j < i * {} - 3 and i < 2", "i + j < {}"])
+def test_the_last_of_several_sums_may_be_shorter(kept, update):
+    for end in (0, 1, 17, 53, 70, 106, 133, 159, 400):
+        text = _rows(update, 53, 16).replace(
+            "            T.block_attr",
+            f"            T.where({kept.format(end)})\n            T.block_attr",
+        )
+        if end == 133:
+            assert _partial(text)
+        agree(text, integers((3, 53)), integers((3,), seed=1))
+
+
 def test_a_serial_loop_inside_is_no_register_block():
     assert not _partial(PRODUCT.format(n=53, kind="serial"))
 

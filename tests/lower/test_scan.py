@@ -60,6 +60,52 @@ def test_every_length_and_width_gives_the_same(n, power, dtype, body):
     agree(text, a, integers((3, n + 1), dtype, seed=1))
 
 
+UNEQUAL = """
+@T.prim_func
+def main(A: T.Buffer((3, {n}), "{dtype}"), B: T.Buffer((3, {n} + 1), "{dtype}")):
+    for i in range(3):
+        for j in range({ends}):
+            with T.block("b"):
+                vi = T.axis.spatial(3, i)
+                vj = T.axis.scan({n}, j)
+                T.where({kept})
+                T.block_attr({{"pragma_scan_lanes": {width}}})
+                {body}
+"""
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(2, 150),
+    power=st.integers(1, 6),
+    step=st.integers(-60, 60),
+    first=st.integers(-3, 160),
+    dtype=st.sampled_from(["float32", "float64", "int32"]),
+    body=st.sampled_from(sorted(set(STARTS) - {"product"})),
+    bound=st.booleans(),
+)
+def test_rows_of_unequal_length(n, power, step, first, dtype, body, bound):
+    """The length of a row is known at run time: by a condition, or by the bound of the loop."""
+    length = f"{first} + i * {step}"
+    text = UNEQUAL.format(
+        n=n, dtype=dtype, width=1 << power,
+        ends=f"T.min(T.max({length}, 0), {n})" if bound else n,
+        kept=f"j < {n}" if bound else f"j < {length}",
+        body=STARTS[body].format(n=n, zero=f"T.{dtype}(0)"),
+    )  # fmt: skip
+    agree(text, integers((3, n), dtype), integers((3, n + 1), dtype, seed=1))
+
+
+def test_the_last_part_of_a_scan_may_be_shorter():
+    text = _rows("on", 64, 16).replace(
+        "            T.block_attr",
+        "            T.where(i * 64 + j < 150)\n            T.block_attr",
+    )
+    assert _in_lanes(text)
+    assert "shufflevector" in build(text).llvm_ir
+    assert not _in_lanes(text.replace("i * 64 + j < 150", "A[0, j] < T.float32(1)"))
+
+
 @pytest.mark.parametrize("body", STARTS)
 def test_lanes_are_moved_and_added(body):
     text = _rows(body, 64, 32)

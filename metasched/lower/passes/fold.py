@@ -15,7 +15,8 @@ generation computes as a tree. `S[i] + a + b` is taken as `S[i] + (a + b)`. Arou
 there may be unrolled loops, over several results that share their operands: each of their
 iterations has its own partial results.
 
-The extent n may be known only at run time, as in a triangle. Then A starts from the identity of the
+The extent n may be known only at run time, as in a triangle, or where a test cuts the last of
+several partial sums short. Then A starts from the identity of the
 operation, and the last vector is masked:
 
     if n > 0:
@@ -82,6 +83,7 @@ from metasched.ir.visit import (
     walk_exprs,
 )
 from metasched.lower.passes.fold_choice import fold_choice
+from metasched.lower.passes.guards import without_test
 
 _KINDS = (Add, Mul, Max, Min, Sub)
 _WIDTH = 64  # lanes for a loop without a note
@@ -185,6 +187,9 @@ def _choice(loop: For, free: tuple[str, ...]) -> Stmt | None:
 def _loop(stmt: Stmt, known: Mapping[Var, Range], free: tuple[str, ...]) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind not in (ForKind.SERIAL, ForKind.UNROLLED):
         return None
+    narrow = without_test(stmt, noted_fold)
+    if narrow is not None:
+        return _inside(narrow, known, free)
     chosen = _choice(stmt, free)
     if chosen is not None:
         return chosen

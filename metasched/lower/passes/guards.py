@@ -15,7 +15,7 @@ versions gets two versions itself, up to the loops over tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from metasched.arith.affine import linear_address
@@ -294,6 +294,26 @@ def _narrowed(loop: For, inside: list[Expr], body: Stmt) -> Stmt | None:
         return evolve(loop, extent=high, body=body)
     var = Var(loop.var.name, INT64)
     return evolve(loop, var=var, extent=high - low, body=substitute(body, {loop.var: var + low}))
+
+
+def without_test(loop: For, wanted: Callable[[For], object]) -> Stmt | None:
+    """The loop over the iterations for which the test in its body holds.
+
+    None if the loop has no such test, if the test is not linear in the variable of the loop, or if
+    the loop without its test is not `wanted`.
+    """
+    test = loop.body
+    if not isinstance(test, IfThenElse) or test.orelse is not None:
+        return None
+    parts = conjuncts(test.condition, hints=False)
+    if not all(map(_is_plain, parts)) or not wanted(evolve(loop, body=test.then)):
+        return None
+    inside = [p for p in parts if loop.var in free_vars(p)]
+    low, high, left = _limits(loop, inside)
+    if left or as_int(low) != 0:
+        return None
+    outside = all_of([p for p in parts if p not in inside])
+    return _guard(outside, evolve(loop, extent=high, body=test.then))
 
 
 def _limits(loop: For, parts: list[Expr]) -> tuple[Expr, Expr, list[Expr]]:
