@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -210,7 +211,7 @@ def _refuse_options(shape: str | None, constant_weights: bool) -> None:
 
 def _found(text: str) -> tuple[str, str, dict[str, PrimFunc | IRModule]]:
     """Split `FILE.py:NAME` and run the file: gives the file, the name, and the file's functions and
-    modules by name."""
+    modules by name. The file may import modules that stand beside it."""
     place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     try:
         there = Path(place).is_file()
@@ -218,7 +219,12 @@ def _found(text: str) -> tuple[str, str, dict[str, PrimFunc | IRModule]]:
         there = False
     if not there:
         raise MetaschedError(f"the file {clipped(place)} does not exist")
-    module = run_file(place, f"metasched_user_{Path(place).stem}", "file")
+    folder = str(Path(place).resolve().parent)
+    sys.path.insert(0, folder)  # as `python FILE.py` does
+    try:
+        module = run_file(place, f"metasched_user_{Path(place).stem}", "file")
+    finally:
+        sys.path.remove(folder)
     top = {k: v for k, v in vars(module).items() if isinstance(v, PrimFunc | IRModule)}
     if not name and len(top) == 1:
         name = next(iter(top))

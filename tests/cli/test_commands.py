@@ -187,6 +187,17 @@ class Pair:
 """
 
 
+def test_a_file_may_import_what_stands_beside_it(cli, tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "beside_mine.py").write_text("N = 16\n")
+    text = MODULE.replace("16", "N")
+    (tmp_path / "deep" / "mine.py").write_text(f"from beside_mine import N\n{text}")
+    before = list(sys.path)
+    assert "T.Buffer((16,)" in cli("show", "deep/mine.py:Pair.other").out
+    assert sys.path == before
+    sys.modules.pop("beside_mine")
+
+
 def test_the_functions_of_a_module_of_a_file(cli, made_up, tmp_path):
     (tmp_path / "mine.py").write_text(MODULE)
     one = cli("tune", "mine.py:Pair.main", "--trials", 2, "--json", "--no-peer").json()
