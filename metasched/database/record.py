@@ -220,7 +220,7 @@ class TraceFile(Measured):
         try:
             raw = place.read_bytes()
         except OSError as error:
-            raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+            raise TraceError(f"{clipped(str(path))}: cannot be read: {error.strerror}") from None
         return cls.from_json(raw, source=str(path))
 
     def save(self, path: str | Path) -> Path:

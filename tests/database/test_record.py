@@ -90,6 +90,9 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
         TraceFile.load(tmp_path / "missing.json")
     with pytest.raises(DatabaseError, match="record"):
         Record.from_json("{}")
+    with pytest.raises(TraceError, match="cannot be read: File name too long") as error:
+        TraceFile.load("{" * 9000)  # the text of a file in place of its name
+    assert len(str(error.value)) < 400
 
 
 def test_missing_field_is_named():
