@@ -28,7 +28,7 @@ kernel = build(parse(
 ), target={"kind": "cpu", "num_cores": 1})
 x, y = np.zeros(300000, "float32"), np.zeros(300000, "float32")
 counts = []
-for _ in range(4):
+for _ in range(8):
     before = faults()
     kernel(x, y)
     counts.append(faults() - before)
