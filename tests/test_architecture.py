@@ -92,7 +92,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 330, "*"),
     (
         "measure",
-        3720,
+        3740,
         "settings candidate priority worker worker_server pickled process workers flow indices "
         "given data terms task loaded_task padding sampling builder_slot samples anchor jobs "
         "reference other_sizes local replay cluster instruction_costs",

@@ -18,11 +18,11 @@ from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import DType
-from metasched.ir.expr import Add, Cast, Div, Expr, FloatImm, Mul, Sub, Var, as_int
+from metasched.ir.expr import Add, Cast, Div, Expr, FloatImm, Mul, Sub, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, LetStmt, While
-from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, transform, walk_stmts
 
 _CUT = 1 - 2**-10
 """How far a float may exceed the largest index that it is cut to."""
@@ -68,6 +68,28 @@ def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:
         if buffer in scan.found:
             scan.found[buffer].whole = False
     return {b: data for b, data in scan.found.items() if data.high < inf}
+
+
+def scalar_limits(func: PrimFunc) -> dict[str, int]:
+    """The largest value that stays inside, of each integer parameter that bounds loops or is an
+    index, by name. Shapes must be numbers.
+
+    A scalar is judged as the only element of an array.
+    """
+    buffers = {
+        param: Buffer.of(param.name, (1,), str(param.dtype))
+        for param in func.params
+        if isinstance(param, Var) and param.dtype.is_int
+    }
+    elements: dict[Expr, Expr] = {
+        param: BufferLoad(buffer, (as_expr(0),)) for param, buffer in buffers.items()
+    }
+    scan = _Scan(frozenset(func.buffers) | frozenset(buffers.values()))
+    for node in walk_stmts(transform(func.body, on_expr=elements.get)):
+        scan.visit(node)
+    scan.flow()
+    found = [(param, scan.found[b]) for param, b in buffers.items() if b in scan.found]
+    return {p.name: data.largest(p.dtype, 2) for p, data in found if data.high < inf}
 
 
 @dataclass

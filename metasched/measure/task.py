@@ -31,7 +31,7 @@ from metasched.ir.stmt import Block, BufferStore
 from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
 from metasched.measure.data import Array, Task
 from metasched.measure.given import Arrays
-from metasched.measure.indices import IndexData, index_data
+from metasched.measure.indices import IndexData, index_data, scalar_limits
 from metasched.measure.terms import accumulates, longest_sum
 
 _FAST = 4  # factor of the tolerance for a function that allows fast mathematics
@@ -62,13 +62,13 @@ def make_task(
         func: the unscheduled function.
         signature: the signature of the compiled function.
         extents: a value for each symbolic extent, by name.
-        scalars: values of scalar parameters, by name; 2 by default.
+        scalars: values of scalar parameters, by name; see `_values` for all others.
         data: given contents of buffer parameters, by their positions.
 
     Raises MeasureError when an extent has no value.
     """
     why = inexact_reason(func) or (f"the attribute {FAST_MATH}" if func.liberties else "")
-    values = _values(signature, {**(extents or {}), **(scalars or {})})
+    values = _values(func, signature, {**(extents or {}), **(scalars or {})})
     numbers = {name: int(v) for name, v in values.items()}
     coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
     positive, indexes = _needs_positive(func), index_data(func)
@@ -156,11 +156,15 @@ def _largest_value(terms: int, eps: float) -> int:
     return max((n for n in (4, 3, 2) if terms * n * n <= exact), default=1)
 
 
-def _values(signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
+def _values(func: PrimFunc, signature: Signature, given: Mapping[str, float]) -> dict[str, float]:
+    """The values of scalars and symbolic extents: 2, and the largest value that stays inside for a
+    scalar that bounds loops or is an index of buffers whose shapes are numbers."""
+    limits = {} if signature.symbols else scalar_limits(func)
     values: dict[str, float] = dict(given)
     for param in signature.params:
         if not isinstance(param, BufferArg):
-            values[param.name] = given.get(param.name, 1 if param.dtype == "bool" else 2)
+            usual = limits.get(param.name, 1 if param.dtype == "bool" else 2)
+            values[param.name] = given.get(param.name, usual)
     for symbol in signature.symbols:
         if symbol not in given:
             raise _unknown(repr(symbol))

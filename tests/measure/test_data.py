@@ -225,6 +225,28 @@ def test_bounds_of_rows_stay_inside(loop, value, column):
     build(func, check_bounds=True)(*[fill(array, task, n) for n, array in enumerate(task.arrays)])
 
 
+ATTENDED = parse("""
+@T.prim_func
+def attended(
+    n: T.int32, row: T.int64, steps: T.int32, scale: T.float32,
+    x: T.Buffer((100,)), y: T.Buffer((7, 50)), o: T.Buffer((1,)),
+):
+    o[0] = 0.0
+    for t in range(n):
+        o[0] += x[t + 3] * scale
+    for s in range(steps):
+        o[0] = o[0] * 2.0
+    o[0] = o[0] / T.float32(n) + y[row, 5]
+""")
+
+
+def test_a_scalar_that_bounds_loops_takes_the_largest_value_that_stays_inside():
+    """With 2, the time of a short loop would decide between schedules."""
+    values = dict(task_of(ATTENDED).values)
+    assert values == {"n": 97, "row": 6, "steps": 2, "scale": 2}
+    assert dict(task_of(ATTENDED, scalars={"n": 5}).values)["n"] == 5
+
+
 def test_indices_take_all_values_unless_something_is_added():
     text = """
 @T.prim_func
