@@ -24,11 +24,12 @@ from metasched.ir.expr import (
     Mod,
     Mul,
     Sub,
+    Var,
 )
 from metasched.ir.func import FAST_MATH, PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BufferStore
-from metasched.ir.visit import reads_memory, walk, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, reads_memory, walk, walk_exprs, walk_stmts
 from metasched.measure.data import Array, Task
 from metasched.measure.given import Arrays
 from metasched.measure.indices import IndexData, index_data, scalar_limits
@@ -79,8 +80,9 @@ def make_task(
     all_bytes = bool(sums) and all(kind.is_int for kind in sums)
     scaled = all_bytes and (bool(why) or any(kind.bits <= 16 for kind in casts))
     if coarse and not why:
-        inexact = (n for n, v in (scalars or {}).items() if v % 1 or not -most <= v <= most)
-        why = next((f"the value of {name}" for name in inexact), "")
+        named = {*(scalars or {}), *_computed_with(func)}
+        inexact = (n for n, v in values.items() if v % 1 or not -most <= v <= most)
+        why = next((f"the value of {name}" for name in inexact if name in named), "")
     arrays = []
     given = data or {}
     for number, (buffer, arg) in enumerate(zip(func.buffers, signature.buffers, strict=True)):
@@ -216,6 +218,13 @@ def _rounded(func: PrimFunc) -> set[Buffer]:
 
 def _expressions(func: PrimFunc) -> Iterable[Expr]:
     return (node for node in walk(func.body) if isinstance(node, Expr))
+
+
+def _computed_with(func: PrimFunc) -> set[str]:
+    """The integer parameters that the program converts to floats."""
+    casts = (n for n in _expressions(func) if isinstance(n, Cast) and n.dtype.is_float)
+    names = set[Var]().union(*(free_vars(cast.value) for cast in casts))
+    return {var.name for var in names.intersection(func.params)}
 
 
 def _float_types(func: PrimFunc) -> set[str]:

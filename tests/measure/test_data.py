@@ -247,6 +247,24 @@ def test_a_scalar_that_bounds_loops_takes_the_largest_value_that_stays_inside():
     assert dict(task_of(ATTENDED, scalars={"n": 5}).values)["n"] == 5
 
 
+def test_a_large_scalar_that_floats_are_computed_with_makes_sums_inexact():
+    func = parse(
+        """
+@T.prim_func
+def scaled(n: T.int32, x: T.Buffer((99999,)), o: T.Buffer((1,))):
+    o[0] = 0.0
+    for t in range(n):
+        o[0] += x[t] * FACTOR
+""".replace("FACTOR", "T.float32(n)")
+    )
+    task = task_of(func)
+    assert dict(task.values) == {"n": 99999}
+    assert not task.exact and task.why == "the value of n"
+    assert task_of(func, scalars={"n": 2}).exact
+    summed = parse(func.script().replace(' * T.Cast("float32", n)', ""))
+    assert task_of(summed).exact and dict(task_of(summed).values) == {"n": 99999}
+
+
 def test_indices_take_all_values_unless_something_is_added():
     text = """
 @T.prim_func
