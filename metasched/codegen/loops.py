@@ -100,12 +100,12 @@ def _by_form(e: Emitter, node: For, extent: Val) -> bool:
 
     if emit_fold(e, node, plain) or emit_scan(e, node, plain):
         return True
+    if e.known_memory.disabled:  # buffers may share memory
+        return False
     if emit_squares(e, node, extent, serial_loop):
         return True
     scalar = node.kind is ForKind.SERIAL and e.lane is None and e.mask is None
-    if not scalar or e.known_memory.disabled:  # buffers may share memory
-        return False
-    return any(emit(e, node, extent, plain, serial_loop) for emit in _IN_CHUNKS)
+    return scalar and any(emit(e, node, extent, plain, serial_loop) for emit in _IN_CHUNKS)
 
 
 _IN_CHUNKS = (emit_compaction, emit_shifted, emit_ahead, emit_rare)

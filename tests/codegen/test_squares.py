@@ -6,10 +6,17 @@ import re
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, call, integers
+from codegen.kernels import agree, build, call, integers, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metasched.ir import op
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import HANDLE
+from metasched.ir.expr import Var, as_expr
+from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import LetStmt
+from metasched.ir.visit import substitute_buffers
 from metasched.measure.data import Array
 from metasched.runtime.guarded_memory import AT_END, AT_START, GuardedMemory
 
@@ -147,3 +154,25 @@ def main(A: T.Buffer((40, 16), "float32"), p: T.Buffer((16,), "int32")):
 """
     assert "load <4 x float>" not in build(source).llvm_ir
     agree(source, integers((40, 16)), np.zeros(16, "int32"))
+
+
+def test_rows_in_memory_that_the_lanes_write_through_a_pointer_are_loaded_step_by_step():
+    """V lies in A: a later step loads what an earlier step of another lane stored."""
+    text = """
+@T.prim_func
+def main(A: T.Buffer((2048,), "float32"), S: T.Buffer((16,), "float32")):
+    for j in T.vectorized(16):
+        for k in range(64):
+            S[j] = S[j] + A[j * 64 + k]
+"""
+    func = program(text)
+    a, s = func.buffers
+    view = Buffer("V", s.shape, s.dtype, data=Var("p", HANDLE))
+    second = op.call("address_of", BufferLoad(a, (as_expr(1),)), dtype=HANDLE)
+    body = LetStmt(view.data, second, substitute_buffers(func.body, {s: view}))
+    got = np.arange(2048, dtype="float32")
+    want = got.copy()
+    for k in range(64):
+        want[1:17] = [want[1 + j] + want[j * 64 + k] for j in range(16)]
+    call(build(PrimFunc((a,), body, func.attrs)), got)
+    assert np.array_equal(got, want)
