@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import math
 import random
 import sys
 import time
@@ -459,33 +460,45 @@ def report(number: int, steps: Sequence[Step]) -> str:
     return f"{text}{error}\n"
 
 
+def summary(number: int, tally: Tally, failed: int) -> str:
+    """What a run has done before case `number`, in one line."""
+    return (
+        f"{tally.cases} cases to {number}, {tally.accepted.total()} steps accepted, "
+        f"{tally.refused.total()} refused, {failed} failures"
+    )
+
+
 def main() -> int:
-    """Run until the given number of steps was accepted, or of cases failed; print a summary."""
+    """Run until the steps were accepted, cases failed or the time is over; print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50_000, help="accepted steps to reach")
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--failures", type=int, default=5, help="failures after which to stop")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="time after which to stop")
+    parser.add_argument("--every", type=float, default=60, help="seconds between lines of progress")
     parser.add_argument("--all", action="store_true", help="with the operations of other files")
     parser.add_argument("--hard", action="store_true", help="on infinities, NaN, whole integers")
     options = parser.parse_args()
     oracle.HARD = options.hard
     tally, failed, began = Tally(), 0, time.monotonic()
-    number = options.start
-    seen: set[str] = set()
+    number, told = options.start, began
     while tally.accepted.total() < options.steps and failed < options.failures:
+        now = time.monotonic()
+        if now - began > options.seconds:
+            break
+        if now - told > options.every:
+            print(f"{now - began:.0f} s: {summary(number, tally, failed)}", flush=True)
+            told = now
         steps = recipe(number, ops=operations() if options.all else OPS)
         tally.cases += 1
         try:
             play(number, steps, tally)
         except Broken as error:
             failed += 1
-            seen.add(error.kind)
             small = shrink(number, steps, error.kind)
             print(f"{'=' * 80}\n{report(number, small)}", flush=True)
         number += 1
-    seconds = time.monotonic() - began
-    print(f"{tally.cases} cases to {number}, {tally.accepted.total()} steps accepted, "
-          f"{tally.refused.total()} refused, {failed} failures, {seconds:.0f} s")  # fmt: skip
+    print(f"{summary(number, tally, failed)}, {time.monotonic() - began:.0f} s")
     print("reasons:", dict(tally.reasons.most_common()))
     print(f"{'family':32}{'accepted':>9}")
     for name, count in sorted(tally.families.items()):
