@@ -12,6 +12,7 @@ from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.rare import emit_rare
 from metasched.codegen.scan import emit_scan
+from metasched.codegen.separate_steps import separate_step, shares_too_much
 from metasched.codegen.shifted import emit_shifted
 from metasched.codegen.squares import emit_squares
 from metasched.codegen.team import emit_team, fits_team, holds_parallel, team_loop
@@ -85,9 +86,7 @@ def _dispatch(e: Emitter, node: For) -> None:
     elif extent.const is not None and _unrolls(e, node):
         if emit_transpose(e, node):
             return
-        for i in range(int(extent.const)):
-            with e.bound(node.var, literal(i, node.var.dtype)):
-                e.statement(node.body)
+        _unrolled(e, node, int(extent.const))
     else:
         serial_loop(e, node, literal(0), extent)
 
@@ -112,6 +111,16 @@ _IN_CHUNKS = (emit_compaction, emit_shifted, emit_ahead, emit_rare)
 
 
 # -- unrolling
+
+
+def _unrolled(e: Emitter, node: For, steps: int) -> None:
+    apart = dict(e.pointers) if shares_too_much(e, node) else None
+    for i in range(steps):
+        if apart is not None and i:
+            separate_step(e, node)
+        with e.bound(node.var, literal(i, node.var.dtype)):
+            e.statement(node.body)
+    e.pointers = e.pointers if apart is None else apart
 
 
 def _unrolls(e: Emitter, node: For) -> bool:

@@ -34,6 +34,7 @@ class ModuleEmitter:
         # AVX512-BF16 treats subnormal numbers as zero.
         self.rounds_bfloat = target.arch == "aarch64" and "bf16" in self.features
         self.vector_bits = target.vector_bits or 128
+        self.vector_registers = target.vector_registers
         self.name = name
         self.declarations: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
