@@ -14,6 +14,7 @@ from metasched.ir.dtype import wrap
 from metasched.ir.expr import (
     FALSE,
     TRUE,
+    Arithmetic,
     Cast,
     Div,
     Expr,
@@ -30,6 +31,7 @@ from metasched.ir.expr import (
     logical_not,
 )
 from metasched.ir.op import Call, Effect
+from metasched.ir.visit import reads_memory, walk_exprs
 
 if TYPE_CHECKING:
     from metasched.arith.analyzer import Analyzer
@@ -96,6 +98,8 @@ def _floormod(an: Analyzer, e: FloorMod) -> Linear:
 
 def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
     x, d = an.exact(e.a), an.exact(e.b)
+    if _may_wrap(an, e.a):
+        return Linear({e: 1}, 0)
     if x is None or d is None:
         return Linear({type(e)(an.rewrite(e.a), an.rewrite(e.b)): 1}, 0)
     if not is_index(e.dtype):
@@ -116,6 +120,23 @@ def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
     divisor = rules.write(d, e.dtype)
     atom = Linear({type(e)(rules.write(r, e.dtype), divisor): 1}, 0)
     return atom.plus(q) if want == 0 else atom
+
+
+def _may_wrap(an: Analyzer, index: Expr) -> bool:
+    """Whether a sum or product of elements of memory in an index may leave its type: the dividend
+    of a hash, such as x[i] * 31 % 97."""
+
+    def leaves(part: Expr) -> bool:
+        low, high = an.linear_bounds(an.linear(part))
+        return low < part.dtype.range[0] or part.dtype.range[1] < high
+
+    return reads_memory(index) and any(
+        isinstance(part, Arithmetic)
+        and is_index(part.dtype)
+        and reads_memory(part)
+        and leaves(part)
+        for part in walk_exprs(index)
+    )
 
 
 def _divide_narrow(an: Analyzer, e: FloorDiv | FloorMod, x: Linear, d: Linear, want: int) -> Linear:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.bounds import INF
+from metasched.arith.bounds import INF, is_index
 from metasched.arith.conditions import conjuncts
 from metasched.arith.iterlimit import narrowed_ranges
 from metasched.arith.itermap import detect_iter_map
@@ -282,11 +282,19 @@ def _relax_one(scope: _Evaluation, low: Expr, size: Expr) -> Range | None:
         total = above[1].plus(below[0], -1)
     else:
         total = below[1].plus(below[0], -1).plus(extent)
-    if low.dtype.bits < 32 and (total.terms or total.const > low.dtype.range[1]):
-        return None  # a length of 256, in 8 bits
+    if not is_index(low.dtype) and not _fits(scope, low.dtype, below[0], above[1], total):
+        return None
     start = emit(below[0], low.dtype)
     length = emit(an.normal(total, low.dtype), low.dtype)
     return None if start is None or length is None else Range(start, length)
+
+
+def _fits(scope: _Evaluation, dtype: DType, low: Linear, high: Linear, length: Linear) -> bool:
+    """Whether indices from `low` to `high` do not wrap in a type that wraps, and their number is a
+    number of this type: 256 is none of 8 bits."""
+    first, last = dtype.range
+    ends = scope.an.linear_bounds(low)[0], scope.an.linear_bounds(high)[1]
+    return first <= ends[0] and ends[1] <= last and not length.terms and length.const <= last
 
 
 def relax(region: BufferRegion, dom: Domain, analyzer: Analyzer | None = None) -> BufferRegion:

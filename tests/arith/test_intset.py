@@ -194,3 +194,13 @@ def test_a_condition_that_excludes_all_values_gives_no_lower_region() -> None:
     assert lower_region(point, {I: R(6, 1)}, I < N) is None
     assert lower_region(point, {I: R(0, 1), J: R(2, 3)}, I + J * 4 < as_expr(3)) is None
     assert shown(lower_region(point, {I: R(6, 4)}, I < as_expr(8))) == [("6", "2")]
+
+
+def test_narrow_indices_that_may_wrap_have_no_box() -> None:
+    """p + k of `uint8` runs from 250 over 255 to 0."""
+    p, k = Var("p", "uint8"), Var("k", "uint8")
+    run = {k: Range(as_expr(0, "uint8"), as_expr(64, "uint8"))}
+    for index in (p + k, p - k, p * as_expr(2, "uint8") + k):
+        assert region_of([index], run) is None
+    an = Analyzer({p: (100, 150)})
+    assert shown(region_of([p + k], run, None, an)) == [("p", "64")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.buffer import Buffer, Range
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import (
     EQ,
@@ -252,3 +252,14 @@ def test_arithmetic_on_numbers_alone_wraps_as_in_numpy() -> None:
     top = IntImm("int64", (1 << 63) - 1)
     assert AN.simplify(top * IntImm("int64", 2)) is IntImm("int64", -2)
     assert AN.simplify(compare(EQ, top + IntImm("int64", 1), -(1 << 63))) is TRUE
+
+
+def test_the_dividend_of_a_hash_may_wrap() -> None:
+    """Elements of memory are no index: their sums and products may leave the type."""
+    x = BufferLoad(Buffer.of("x", (8,), "int32"), (I,))
+    for dividend in (x * 97 + I, Cast("int64", x * 97), x * 97 + x):
+        hashed = FloorMod(dividend, as_expr(97, dividend.dtype))
+        assert AN.simplify(hashed) is hashed
+    assert AN.simplify(FloorMod(FloorMod(x, as_expr(8)) * 4 + 1, as_expr(4))) is as_expr(1)
+    byte = Cast("int32", BufferLoad(Buffer.of("y", (8,), "uint8"), (I,)))
+    assert AN.simplify(FloorDiv(byte * 4 + 3, as_expr(4))) is byte

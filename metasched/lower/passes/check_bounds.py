@@ -9,6 +9,7 @@ followed, and masked lanes are not checked.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.describe import show_expr
@@ -23,6 +24,7 @@ from metasched.ir.expr import (
     Let,
     Logical,
     Select,
+    Var,
     as_expr,
     binary,
     compare,
@@ -41,16 +43,26 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import map_body, reads_memory
+from metasched.lower.passes.data import data_vars, wraps
+from metasched.lower.passes.flatten import CUTS
 
 
 def check_bounds(func: PrimFunc) -> PrimFunc:
     """S  ->  assert that what S loads and stores lies in its buffers; S."""
-    return map_body(func, lambda body: _checked(body, "the function"))
+    place = _Place("the function", data_vars(func))
+    return map_body(func, lambda body: _checked(body, place))
 
 
-def _checked(stmt: Stmt, place: str) -> Stmt:
+class _Place(NamedTuple):
+    """Where an access stands, in words, and the variables that name values made of memory."""
+
+    words: str
+    data: frozenset[Var]
+
+
+def _checked(stmt: Stmt, place: _Place) -> Stmt:
     if isinstance(stmt, Block):
-        place = f"block {stmt.name}"
+        place = place._replace(words=f"block {stmt.name}")
     parts = [_checked(part, place) for part in stmt.stmts]
     found = stmt.rebuild(parts, stmt.exprs) if parts else stmt
     if isinstance(stmt, Block):
@@ -65,7 +77,7 @@ def _checked(stmt: Stmt, place: str) -> Stmt:
     return seq([*(a for a in asserts if a.condition is not TRUE), found])
 
 
-def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
+def _loads(expr: Expr, place: _Place) -> Iterator[AssertStmt]:
     """The conditions under which all loads of an expression are in bounds; loads in indices come
     first."""
     if not reads_memory(expr):
@@ -95,27 +107,29 @@ def _loads(expr: Expr, place: str) -> Iterator[AssertStmt]:
         yield _claim(place, "loads", expr.buffer, expr.indices)
 
 
-def _loads_where(evaluated: Expr, expr: Expr, place: str) -> Iterator[AssertStmt]:
+def _loads_where(evaluated: Expr, expr: Expr, place: _Place) -> Iterator[AssertStmt]:
     """The conditions for the loads of an expression that is evaluated under a condition."""
     for claim in _loads(expr, place):
         condition = call("if_then_else", evaluated, claim.condition, TRUE)
         yield AssertStmt(condition, claim.message, claim.values)
 
 
-def _claim(place: str, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> AssertStmt:
+def _claim(place: _Place, verb: str, buffer: Buffer, indices: tuple[Expr, ...]) -> AssertStmt:
     """Assert that indices lie in a buffer, and record the values for the message: see
     `Signature.failure`."""
-    inside = _inside(buffer, indices)
+    inside = _inside(buffer, indices, place.data)
     if inside is TRUE:
         return AssertStmt(TRUE, "")
     given, shape = (", ".join(map(show_expr, each)) for each in (indices, buffer.shape))
-    text = f"{place} {verb} {buffer.name}[{given}], which is outside {buffer.name}"
+    text = f"{place.words} {verb} {buffer.name}[{given}], which is outside {buffer.name}"
     lanes = max([1, *(index.dtype.lanes for index in indices)])
     known = all(isinstance(extent, IntImm) for extent in buffer.shape)
     extents = () if known else buffer.shape
     counts = map(as_expr, (lanes, len(indices), len(extents)))
     values = (*counts, *map(_first_lane, indices), *extents)
-    return AssertStmt(inside, f"{text} of shape ({shape})", tuple(map(_wide, values)))
+    return AssertStmt(
+        inside, f"{text} of shape ({shape})", tuple(_wide(v, place.data) for v in values)
+    )
 
 
 def _first_lane(index: Expr) -> Expr:
@@ -124,14 +138,14 @@ def _first_lane(index: Expr) -> Expr:
     return index.value if isinstance(index, Broadcast) else index
 
 
-def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+def _inside(buffer: Buffer, indices: tuple[Expr, ...], data: frozenset[Var]) -> Expr:
     """The condition that indices lie in a buffer; lanes of a vector may run on into later rows."""
     found: Expr = TRUE
     for index, extent in zip(indices, buffer.shape, strict=True):
         first = _first_lane(index)
         if first.dtype.lanes > 1:
             return TRUE
-        found = logical_and(found, _between(first, extent))
+        found = logical_and(found, _between(first, extent, data))
     last = indices[-1] if indices else None
     if isinstance(last, Ramp):
         reach: Expr = IntImm("int64", 0)
@@ -140,27 +154,28 @@ def _inside(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
             end = (
                 index.base + (index.lanes - 1) * index.stride if isinstance(index, Ramp) else index
             )
-            reach = reach * _wide(extent) + _wide(end)
-            size = size * _wide(extent)
-        found = logical_and(found, _between(reach, size))
+            reach = reach * _wide(extent, data) + _wide(end, data)
+            size = size * _wide(extent, data)
+        found = logical_and(found, _between(reach, size, data))
     return found
 
 
-def _between(index: Expr, extent: Expr) -> Expr:
-    value = _wide(index)
+def _between(index: Expr, extent: Expr, data: frozenset[Var]) -> Expr:
+    value = _wide(index, data)
     zero = compare(GE, value, as_expr(0, value.dtype))
-    return logical_and(zero, compare(LT, value, _wide(extent)))
+    return logical_and(zero, compare(LT, value, _wide(extent, data)))
 
 
-def _wide(index: Expr) -> Expr:
-    """An index as the address has it: `flatten` calculates it in 64 bits, so it does not wrap."""
-    if index.dtype not in ("int32", "int64"):
+def _wide(index: Expr, data: frozenset[Var]) -> Expr:
+    """An index as the address has it: `flatten` calculates it in 64 bits, but for operations of
+    which an operand may wrap."""
+    if index.dtype not in ("int32", "int64") or wraps(index, data, CUTS):
         return index.astype("int64")
     if isinstance(index, Arithmetic):
-        return binary(type(index), _wide(index.a), _wide(index.b))
+        return binary(type(index), _wide(index.a, data), _wide(index.b, data))
     if isinstance(index, Select):
-        return Select(index.condition, _wide(index.a), _wide(index.b))
+        return Select(index.condition, _wide(index.a, data), _wide(index.b, data))
     if isinstance(index, Call) and index.op.name == "if_then_else":
         condition, a, b = index.args
-        return call("if_then_else", condition, _wide(a), _wide(b))
+        return call("if_then_else", condition, _wide(a, data), _wide(b, data))
     return index.astype("int64")

@@ -1,7 +1,8 @@
 """Flat memory and 64-bit indices: A[i, j] becomes A[i * stride + j], loop variables int64.
 
 Index arithmetic is assumed not to overflow, as everywhere in metasched. Arithmetic on values keeps
-its type: a loop variable that is used as a value is cast back to its own type.
+its type: a loop variable that is used as a value is cast back to its own type. Elements of memory
+are values, in an index too: in A[x[i] * 31 % 97] the product wraps.
 """
 
 from __future__ import annotations
@@ -37,11 +38,18 @@ from metasched.ir.stmt import (
     evolve,
 )
 from metasched.ir.visit import transform_expr, walk_exprs, walk_stmts
+from metasched.lower.passes.data import data_vars, wraps
 
 _BUILD: dict[type[Arithmetic], Callable[[Expr, Expr], Expr]] = {
     Add: ir.add, ir.Sub: ir.sub, Mul: ir.mul, ir.FloorDiv: ir.floordiv, ir.FloorMod: ir.floormod,
     ir.Min: ir.minimum, ir.Max: ir.maximum,
 }  # fmt: skip
+_REMAINDERS = (ir.FloorMod, ir.Mod)
+CUTS = (*_REMAINDERS, ir.FloorDiv, ir.Div, ir.Min, ir.Max)
+"""Operations that are computed in their own type where an element of memory is added or multiplied
+in an operand. A sum or product that wraps differs in 64 bits by a multiple of 2**32, and no such
+index lies inside a buffer. Of the number of iterations only remainders are: splits write the other
+operations."""
 
 
 def flatten(func: PrimFunc, symbols: Mapping[Var, Var]) -> PrimFunc:
@@ -62,8 +70,10 @@ class _Flatten:
                     self.wide[stmt.var] = Var(stmt.var.name, INT64, stmt.var.serial)
         self.index_vars = {v for size in sizes for v in walk_exprs(size) if isinstance(v, Var)}
         self.index_vars.update(self.wide.values())
+        self.named = data_vars(func)
         self.values: dict[Expr, Expr] = {}
         self.indices: dict[Expr, Expr] = {}
+        self.extents: dict[Expr, Expr] = {}
         self.flat: dict[Buffer, Buffer] = {}
         self.data: dict[Var, Var] = {}
 
@@ -75,7 +85,7 @@ class _Flatten:
             self.data[stmt.buffer.data] = self.data.get(stmt.source.data, stmt.source.data)
             return self.statement(stmt.body)
         if isinstance(stmt, For):
-            extent = self.index(self.value(stmt.extent))  # an extent may load from a buffer
+            extent = self.extent(self.value(stmt.extent))  # an extent may load from a buffer
             var = self.wide.get(stmt.var, stmt.var)
             zero = IntImm(INT64, 0)
             body = self.statement(stmt.body)
@@ -205,12 +215,30 @@ class _Flatten:
 
     def index(self, expr: Expr) -> Expr:
         """The 64-bit form of an integer expression, which `value` has rewritten."""
-        found = self.indices.get(expr)
+        return self._wide_form(expr, self.indices, CUTS, self.index)
+
+    def extent(self, expr: Expr) -> Expr:
+        """`index` of the number of iterations of a loop."""
+        return self._wide_form(expr, self.extents, _REMAINDERS, self.extent)
+
+    def _wide_form(
+        self,
+        expr: Expr,
+        memo: dict[Expr, Expr],
+        cuts: tuple[type[Arithmetic], ...],
+        inner: Callable[[Expr], Expr],
+    ) -> Expr:
+        found = memo.get(expr)
         if found is None:
-            found = self.indices[expr] = self._widen(expr)
+            own = wraps(expr, self.named, cuts)
+            found = (
+                cast(INT64.with_lanes(expr.dtype.lanes), expr) if own else self._widen(expr, inner)
+            )
+            memo[expr] = found
         return found
 
-    def _widen(self, expr: Expr) -> Expr:
+    def _widen(self, expr: Expr, inner: Callable[[Expr], Expr]) -> Expr:
+        """The 64-bit form, with that of operands by `inner`."""
         lanes = expr.dtype.lanes
         if lanes == 1 and isinstance(expr, Var) and expr in self.wide:
             return self.wide[expr]
@@ -219,22 +247,22 @@ class _Flatten:
         if isinstance(expr, Cast) and expr.value in self.index_vars:
             return expr.value
         if isinstance(expr, Cast) and expr.dtype.scalar is INT64 and expr.value.dtype == "int32":
-            return self.index(expr.value)
+            return inner(expr.value)
         if isinstance(expr, Ramp):
-            return Ramp(self.index(expr.base), self.index(expr.stride), expr.lanes)
+            return Ramp(inner(expr.base), inner(expr.stride), expr.lanes)
         if isinstance(expr, Broadcast):
-            return Broadcast(self.index(expr.value), expr.lanes)
+            return Broadcast(inner(expr.value), expr.lanes)
         if expr.dtype.scalar not in ("int32", "int64"):
             return cast(INT64.with_lanes(lanes), expr)
         if isinstance(expr, ir.Div | ir.Mod):
-            return ir.binary(type(expr), self.index(expr.a), self.index(expr.b))
+            return ir.binary(type(expr), inner(expr.a), inner(expr.b))
         if isinstance(expr, Arithmetic):
-            return _BUILD[type(expr)](self.index(expr.a), self.index(expr.b))
+            return _BUILD[type(expr)](inner(expr.a), inner(expr.b))
         if isinstance(expr, Select):
-            return Select(expr.condition, self.index(expr.a), self.index(expr.b))
+            return Select(expr.condition, inner(expr.a), inner(expr.b))
         if isinstance(expr, Call) and expr.op.name == "if_then_else" and lanes == 1:
             condition, a, b = expr.args
-            return Call(INT64, expr.op, (condition, self.index(a), self.index(b)))
+            return Call(INT64, expr.op, (condition, inner(a), inner(b)))
         return cast(INT64.with_lanes(lanes), expr)
 
 
