@@ -143,6 +143,25 @@ def test_declared_regions_enlarge_the_allocation():
     check_transform(elementwise, sch)
 
 
+def test_the_blocks_around_read_the_larger_region_too():
+    @T.prim_func
+    def head(X: T.Buffer((12,), "float32"), V: T.Buffer((8,), "float32")):
+        for i in range(8):
+            with T.block("V"):
+                vi = T.axis.remap("S", [i])
+                V[vi] = X[vi] + T.float32(1)
+
+    sch = Schedule(head)
+    sch.loop_partition(sch.get_loops("V")[0], [5, None])
+    sch.annotate_buffer_access("V_i1", 0, "read", lambda i: ((5, 10),))
+    sch.cache_read("V_i1", 0, "global")
+    check_transform(head, sch)
+    for name, last in {"V_i_common": 10, "V_i0_partition": 5, "V_i1_partition": 10}.items():
+        (read,) = sch.get(sch.get_block(name)).reads
+        (part,) = read.region
+        assert int(part.min + part.extent) == last
+
+
 def test_annotate_refusals():
     sch = Schedule(elementwise)
 

@@ -9,7 +9,8 @@ from typing import Any
 from metasched.analysis.access import accesses
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
-from metasched.arith.intset import covers
+from metasched.arith.intset import covers, union_regions
+from metasched.arith.regions import block_access_regions
 from metasched.errors import MetaschedError, VerifyError, brief
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
@@ -42,7 +43,7 @@ def annotate_buffer_access(
     requires  one integer index or pair for each dimension; a region that holds what the block
               certainly touches; a write region within the old declared region, because later steps
               assume that all of a write region is written
-    rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
+    rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2]), in the blocks around the block too
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
@@ -78,7 +79,9 @@ def annotate_buffer_access(
         notes = FrozenMap({**node.annotations, key: marks})
         return evolve(node, annotations=notes, **{f"{buf_type}s": named})
 
-    state.commit(edit.wrap(realize.block, change))
+    around = [n for n in state.ancestors(realize) if isinstance(n, Block)]
+    grown = [edit.wrap(n, functools.partial(_grown, buffer)) for n in around if buf_type == "read"]
+    state.commit(edit.wrap(realize.block, change), *grown)
     _require_honest(state, realize, buf_type, [buffer])
 
 
@@ -134,6 +137,18 @@ def unsafe_hide_buffer_access(
                 )
     state.commit(edit.wrap(realize.block, lambda s: evolve(s, **{f"{buf_type}s": left})))
     _require_honest(state, realize, buf_type, buffers)
+
+
+def _grown(buffer: Buffer, block: Stmt) -> Block:
+    """The block with a region of `buffer` that holds what the blocks inside declare to read."""
+    assert isinstance(block, Block)
+    inside = [r for r in block_access_regions(block)[0] if r.buffer is buffer]
+    reads = list(block.reads)
+    for n, region in enumerate(reads):
+        if region.buffer is buffer and inside and not covers(region.region, inside[0].region):
+            ranges = union_regions(region.region, inside[0].region)
+            reads[n] = BufferRegion(buffer, tuple(ranges))
+    return evolve(block, reads=tuple(reads))
 
 
 def _require_side(state: State, buf_type: str) -> None:
