@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from metasched.analysis.access import exact_accesses, updates_in_place
-from metasched.analysis.guarded import uses_pointer
+from metasched.analysis.guarded import certain_loads, uses_pointer
 from metasched.analysis.scope import Child, undetermined_iters
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import relax_ranges
@@ -31,6 +31,7 @@ from metasched.ir.stmt import (
     Block,
     BlockRealize,
     Break,
+    BufferStore,
     Continue,
     DeclBuffer,
     For,
@@ -38,6 +39,7 @@ from metasched.ir.stmt import (
     IterVar,
     LetStmt,
     Return,
+    SeqStmt,
     Stmt,
     evolve,
     fact,
@@ -45,6 +47,7 @@ from metasched.ir.stmt import (
 from metasched.ir.verify_rules import touched
 from metasched.ir.visit import (
     free_vars,
+    loads_of,
     map_body,
     reads_memory,
     stmt_vars,
@@ -84,7 +87,7 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     if isinstance(stmt, For):
         if stmt.step is not None:
             stmt = _counting(stmt, stmt.step)
-        loops = {**loops, stmt.var: Range(stmt.min, stmt.extent)}
+        loops = {**loops, stmt.var: _iterations(stmt)}
     below = [_close(s, loops) for s in stmt.stmts]
     if all(a is b for a, b in zip(below, stmt.stmts, strict=True)):
         return stmt
@@ -187,7 +190,10 @@ def closed_block(realize: BlockRealize, loops: Loops) -> BlockRealize:
     for var in loops:  # outermost first
         if var in used and var not in names:
             names[var] = fresh = Var(f"v_{var.name}", var.dtype)
-            new.append(IterVar(fresh, _box(loops[var], loops) or _whole_type(var)))
+            domain = _box(loops[var], loops)
+            if domain is None:
+                domain = _whole_type(var, signed=not _counts_from_zero(block, var, loops))
+            new.append(IterVar(fresh, domain))
             values.append(var)
     named = substitute(bare, names)
     assert isinstance(named, Block)
@@ -225,9 +231,32 @@ def _box(domain: Range, loops: Mapping[Var, Range]) -> Range | None:
     return None if found is None else found[0]
 
 
-def _whole_type(var: Var) -> Range:
-    """All values of the type from zero on, for a domain whose ends depend on data."""
-    return Range(IntImm(var.dtype, 0), IntImm(var.dtype, (1 << (var.dtype.bits - 1)) - 1))
+def _whole_type(var: Var, *, signed: bool = False) -> Range:
+    """All values of the type from zero on, for a domain whose ends depend on data; as many values
+    around zero where they may be negative."""
+    low = -(1 << (var.dtype.bits - 2)) if signed else 0
+    return Range(IntImm(var.dtype, low), IntImm(var.dtype, (1 << (var.dtype.bits - 1)) - 1))
+
+
+def _counts_from_zero(block: Block, var: Var, loops: Mapping[Var, Range]) -> bool:
+    """Whether a loop variable is certainly never negative inside a block: its loop says so, or each
+    iteration uses it as an index."""
+    if Analyzer(loops).interval(loops[var].min)[0] >= 0:
+        return True
+    stores = block.body.items if isinstance(block.body, SeqStmt) else (block.body,)
+    indices = [i for s in stores if isinstance(s, BufferStore) for i in s.indices]
+    indices += [i for load in certain_loads(block.body) for i in load.indices]
+    return var in indices
+
+
+def _iterations(loop: For) -> Range:
+    """The values of a loop's variable; all values of its type where the loop stores to memory that
+    says their number."""
+    read = {load.buffer for end in (loop.min, loop.extent) for load in loads_of(end)}
+    stored = {s.buffer for s in walk_stmts(loop.body) if isinstance(s, BufferStore)} if read else ()
+    if read.isdisjoint(stored):
+        return Range(loop.min, loop.extent)
+    return _whole_type(loop.var, signed=Analyzer().interval(loop.min)[0] < 0)
 
 
 def independent_iters(block: Block) -> set[Var]:

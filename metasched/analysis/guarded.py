@@ -27,6 +27,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.op import Call, Effect
 from metasched.ir.stmt import (
+    AttrStmt,
     Block,
     BlockRealize,
     BufferStore,
@@ -34,6 +35,7 @@ from metasched.ir.stmt import (
     For,
     IfThenElse,
     LetStmt,
+    SeqStmt,
     Stmt,
     While,
     fact,
@@ -253,3 +255,29 @@ def may_fail(expr: Expr) -> bool:
         or (isinstance(e, Call) and e.op.effect > Effect.PURE)
         for e in walk_exprs(expr)
     )
+
+
+def certain_loads(stmt: Stmt) -> Iterator[BufferLoad]:
+    """The loads that each execution of a statement does."""
+    if isinstance(stmt, LetStmt) or (isinstance(stmt, BufferStore) and stmt.predicate is None):
+        yield from _unconditional(stmt.value)
+    elif isinstance(stmt, IfThenElse):
+        yield from _unconditional(stmt.condition)
+    if isinstance(stmt, (SeqStmt, LetStmt, AttrStmt)) or (
+        isinstance(stmt, For) and (as_int(stmt.extent) or 0) > 0
+    ):
+        for inner in stmt.stmts:
+            yield from certain_loads(inner)
+
+
+def _unconditional(expr: Expr) -> Iterator[BufferLoad]:
+    if isinstance(expr, BufferLoad):
+        yield expr
+        return
+    parts = expr.children
+    if isinstance(expr, (And, Or)):
+        parts = (expr.a,)
+    elif isinstance(expr, Call) and expr.op.name == "if_then_else":
+        parts = expr.args[:1]
+    for part in parts:
+        yield from _unconditional(part)

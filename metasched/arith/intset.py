@@ -273,7 +273,7 @@ def _relax_one(scope: _Evaluation, low: Expr, size: Expr) -> Range | None:
     below = _ends_of(scope, first)
     above = below
     extent = an.linear(size)
-    if below is None:
+    if below is None or above is None:
         return None
     if extent.terms and not free_vars(size).isdisjoint(scope.dom):
         above = _ends_of(scope, an.normal(first.plus(extent), low.dtype))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from metasched.analysis.access import SHUFFLED
+from metasched.analysis.guarded import certain_loads
 from metasched.arith.affine import linear_address
 from metasched.arith.linear import Linear
 from metasched.codegen.emit import Emitter
@@ -23,7 +24,6 @@ from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var
 from metasched.ir.stmt import BufferStore, Stmt
 from metasched.ir.visit import free_vars, loads_of, reads_memory
-from metasched.lower.passes.walk import certain_loads
 
 Lanes = tuple[Val, dict[int, int]]
 """A vector in memory form, and where the vector holds each lane of a result."""

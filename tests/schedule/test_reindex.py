@@ -397,3 +397,23 @@ def test_a_trace_from_before_keep_units_came_keeps_them():
     again = Schedule(pointwise)
     Trace.from_json(json.dumps(data)).apply(again)
     assert structural_equal(again.mod, sch.mod)
+
+
+def test_iterators_below_zero_have_indices_from_zero():
+    @T.prim_func
+    def around(X: T.Buffer((8, 40), "int32"), A: T.Buffer((8, 40), "int32")):
+        for i in range(-3, 5):
+            for j in range(2, 10):
+                with T.block("A"):
+                    vi = T.axis.spatial((-3, 5), i)
+                    vj = T.axis.spatial((2, 10), j)
+                    A[vi + 3, vj * 2] = X[vi + 3, vj * 2] * 3
+
+    for step in (
+        lambda s: s.reindex("A", ("read", 0)),
+        lambda s: s.reindex("A", ("write", 0)),
+        lambda s: s.cache_index("A", "global"),
+    ):
+        sch = Schedule(around)
+        step(sch)
+        check_transform(around, sch)

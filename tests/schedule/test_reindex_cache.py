@@ -10,6 +10,7 @@ from schedule.stages import under_one_loop
 
 from metasched.arith.indexmap import IndexMap
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -299,17 +300,35 @@ def test_reads_of_what_other_iterations_make_are_refused(func):
     )  # fmt: skip
 
 
-def test_an_iterator_without_a_limit_has_no_place_after_the_largest():
-    @T.prim_func
-    def rows(P: T.Buffer((5,), "int32"), A: T.Buffer((9,), "int32"), B: T.Buffer((4,), "int32")):
-        for i in range(4):
-            for p in range(P[i], P[i + 1]):
-                with T.block("B"):
-                    vi = T.axis.spatial(4, i)
-                    vp = T.axis.opaque(2147483647, p)
-                    B[vi] = B[vi] + A[vp]
+def rows(last):
+    """Rows whose places memory says: memory, or an extent, limits them."""
+    return parse(f"""
+@T.prim_func
+def rows(P: T.Buffer((5,), "int32"), A: T.Buffer((9,), "int32"), B: T.Buffer((4,), "int32")):
+    for i in range(4):
+        for p in range(P[i], P[i + 1]):
+            with T.block("B"):
+                vi = T.axis.spatial(4, i)
+                vp = T.axis.opaque({last}, p)
+                B[vi] = B[vi] + A[vp]
+""")
 
-    sch = Schedule(rows)
-    message = r"the index vp \+ 1 of the copy may be the largest int32 or more"
-    copy = lambda: sch.reindex_cache_read("B", 1, "global", lambda i, p: (p + 1,))  # noqa: E731
+
+def test_an_index_after_the_largest_number_is_refused():
+    sch = Schedule(rows(1 << 30))
+    message = r"the index vp \* 2 \+ 1 of the copy may be the largest int32 or more"
+    copy = lambda: sch.reindex_cache_read("B", 1, "global", lambda i, p: (p * 2 + 1,))  # noqa: E731
     check_refused(sch, copy, "index-overflow", message)
+
+
+@pytest.mark.parametrize("last", ["(1 << 31) - 1", "P[4]"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda s: s.reindex_cache_read("B", 1, "global", lambda i, p: (p,)),
+        lambda s: s.reindex("B", "A"),
+    ],
+)
+def test_an_iterator_without_a_limit_has_no_copy(step, last):
+    sch = Schedule(rows(last))
+    check_refused(sch, lambda: step(sch), "no-limit", "values of vp of B depend on memory")

@@ -12,14 +12,15 @@ elements of its own, so the steps of a lane keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from metasched.analysis.access import SHUFFLED, STEPS
+from metasched.analysis.guarded import certain_loads
 from metasched.arith.affine import linear_address
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import And, Expr, Or, Var, as_int
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.op import Call, Effect, effect_of
+from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     AttrStmt,
     BufferStore,
@@ -124,29 +125,3 @@ def _walks(
         if not moving.isdisjoint(free_vars(atom)) or not written.isdisjoint(loaded):
             return False
     return along == 1 and (not -1 <= apart <= SHUFFLED or any(map(varies, terms)))
-
-
-def certain_loads(stmt: Stmt) -> Iterator[BufferLoad]:
-    """The loads that each execution of a statement does."""
-    if isinstance(stmt, LetStmt) or (isinstance(stmt, BufferStore) and stmt.predicate is None):
-        yield from _unconditional(stmt.value)
-    elif isinstance(stmt, IfThenElse):
-        yield from _unconditional(stmt.condition)
-    if isinstance(stmt, (SeqStmt, LetStmt, AttrStmt)) or (
-        isinstance(stmt, For) and (as_int(stmt.extent) or 0) > 0
-    ):
-        for inner in stmt.stmts:
-            yield from certain_loads(inner)
-
-
-def _unconditional(expr: Expr) -> Iterator[BufferLoad]:
-    if isinstance(expr, BufferLoad):
-        yield expr
-        return
-    parts = expr.children
-    if isinstance(expr, (And, Or)):
-        parts = (expr.a,)
-    elif isinstance(expr, Call) and expr.op.name == "if_then_else":
-        parts = expr.args[:1]
-    for part in parts:
-        yield from _unconditional(part)

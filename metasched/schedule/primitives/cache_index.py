@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from metasched.analysis import block as block_facts
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
@@ -18,6 +18,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.layout_arguments import plain_int
 from metasched.schedule.primitives.new_stage import (
     beside,
+    own_axes,
     require_free_of_init,
     stage,
     top_of,
@@ -60,14 +61,12 @@ def cache_index(
     loads: dict[Expr, BufferLoad] = {}
     for number, expr in enumerate(chosen):
         used = [v for v in old.iter_vars if v.var in free_vars(expr)]
-        buffer = state.fresh_buffer(
-            f"index_var_{number}", tuple(v.dom.min + v.dom.extent for v in used), expr.dtype,
-            storage_scope,
-        )  # fmt: skip
-        nested, stage_block = _index_block(state, number, expr, used, buffer)
+        shape, indices = own_axes(state, realize, used)
+        buffer = state.fresh_buffer(f"index_var_{number}", shape, expr.dtype, storage_scope)
+        nested, stage_block = _index_block(state, number, expr, used, buffer, indices)
         copies.append(nested)
         made.append(stage_block)
-        loads[expr] = BufferLoad(buffer, [v.var for v in used])
+        loads[expr] = BufferLoad(buffer, indices)
     buffers = [load.buffer for load in loads.values()]
     state.commit(
         edit.wrap(old, lambda s: _with_loads(s, loads)),
@@ -78,11 +77,14 @@ def cache_index(
 
 
 def _index_block(
-    state: State, number: int, expr: Expr, used: list[IterVar], buffer: Buffer
-) -> tuple[Stmt, Block]:
+    state: State, number: int, expr: Expr, used: list[IterVar], buffer: Buffer,
+    indices: Sequence[Expr],
+) -> tuple[Stmt, Block]:  # fmt: skip
     def body(point: tuple[Var, ...]) -> Stmt:
-        value = substitute(expr, dict(zip([v.var for v in used], point, strict=True)))
-        return BufferStore(buffer, value, point)
+        values = dict(zip([v.var for v in used], point, strict=True))
+        return BufferStore(
+            buffer, substitute(expr, values), tuple(substitute(i, values) for i in indices)
+        )
 
     return stage(state, f"index_{number}", [v.dom for v in used], body)
 

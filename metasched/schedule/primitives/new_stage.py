@@ -27,7 +27,7 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import substitute
+from metasched.ir.visit import reads_memory, substitute
 from metasched.schedule import edit
 from metasched.schedule.checks import (
     refuse_on,
@@ -55,6 +55,35 @@ def require_free_of_init(state: State, realize: BlockRealize) -> None:
             "in-init", f"{realize.block.name} stands in the init of {above.name}, which may write "
             "nothing but its results", realize,
         )  # fmt: skip
+
+
+def own_axes(
+    state: State, realize: BlockRealize, iters: Sequence[IterVar]
+) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """The shape of a buffer with a dimension for each of the iterators, and their indices into it.
+
+    A minimum that may be negative is taken from the index.
+    """
+    shape: list[Expr] = []
+    indices: list[Expr] = []
+    for v in iters:
+        require_limit(state, realize, v)
+        from_zero = Analyzer().prove(v.dom.min >= 0)
+        shape.append(v.dom.min + v.dom.extent if from_zero else v.dom.extent)
+        indices.append(v.var if from_zero else v.var - v.dom.min)
+    return tuple(shape), tuple(indices)
+
+
+def require_limit(state: State, realize: BlockRealize, v: IterVar) -> None:
+    """Refuse an iterator whose values memory limits: no buffer has a dimension for them."""
+    low, extent = v.dom.min, v.dom.extent
+    if reads_memory(low) or reads_memory(extent) or as_int(extent) == extent.dtype.range[1]:
+        raise state.error(
+            "no-limit",
+            f"the values of {v.var.name} of {realize.block.name} depend on memory, so a buffer "
+            "with a dimension for them would have no known size",
+            realize,
+        )
 
 
 def _stores_always(stmt: Stmt, buffer: Buffer) -> bool:

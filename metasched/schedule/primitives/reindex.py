@@ -38,6 +38,7 @@ from metasched.schedule.primitives.layout_arguments import (
 from metasched.schedule.primitives.new_stage import (
     beside,
     chain_above,
+    own_axes,
     require_free_of_init,
     stage,
     top_of,
@@ -81,9 +82,8 @@ def reindex(
     old = one_pattern(state, realize, target, *which)
     plain = plain_indices(realize.block, old, keep_units)
     covered = covered_iters(realize.block, plain)
-    shape = tuple(v.dom.min + v.dom.extent for v in covered)
+    shape, new = own_axes(state, realize, covered)
     cache = state.fresh_buffer(f"{target.name}_reindex", shape, target.dtype, target.scope)
-    new = tuple(v.var for v in covered)
     anchor = top_of(state, realize)
 
     def place(copy: Stmt) -> list[edit.Edits]:

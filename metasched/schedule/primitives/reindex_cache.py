@@ -26,7 +26,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import one_pattern
 from metasched.schedule.primitives.cache import split_point
 from metasched.schedule.primitives.layout_arguments import as_index_map
-from metasched.schedule.primitives.new_stage import with_buffers
+from metasched.schedule.primitives.new_stage import require_limit, with_buffers
 from metasched.schedule.primitives.reindex import covered_iters, put_stage
 from metasched.schedule.primitives.storage import pick_buffer
 from metasched.schedule.state import State
@@ -193,6 +193,8 @@ def _laid_out(
     except MetaschedError as error:
         raise state.error("bad-index-map", str(error), realize) from None
     _require_same_iters(state, block, buffer, old, new, realize)
+    for v in covered_iters(block, new):
+        require_limit(state, realize, v)
     for index, r in zip(new, ranges, strict=True):
         if not Analyzer().prove(r.min >= 0):
             raise state.error(
@@ -207,7 +209,6 @@ def _laid_out(
                 f"the index {show_expr(index)} of the copy may be the largest {index.dtype} or "
                 "more, and no extent holds it",
                 realize,
-                hint="an iterator without a known limit stays as it is, without an addition",
             )
     shape = tuple(Analyzer().simplify(r.min + r.extent) for r in ranges)
     name = f"{buffer.name}_{scope.replace('.', '_')}"
