@@ -216,12 +216,12 @@ class Pattern:
 def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
     """Match each index of `read` with an index of `write`; None where an index does not match.
 
-    The indices of the write must be plain variables. An index of the read is a constant, or an
-    index of the write plus a constant.
+    The indices of the write must be plain variables or constants. An index of the read is a
+    constant, or an index of the write plus a constant.
     """
     position: dict[Expr, int] = {}
     for k, r in enumerate(write.region):
-        if not isinstance(r.min, Var) or as_int(r.extent) is None:
+        if as_int(r.extent) is None or not (isinstance(r.min, Var) or as_int(r.min) is not None):
             return None
         position[r.min] = k
     axes: list[int] = []

@@ -9,7 +9,7 @@ from metasched.analysis.access import exact_accesses
 from metasched.analysis.block import is_spatial_only
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.ir.buffer import Buffer, Range
-from metasched.ir.expr import TRUE, Expr, Var
+from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int
 from metasched.ir.stmt import Block, BufferStore
 
 
@@ -58,7 +58,8 @@ def overwriters(scope: Scope, child: Child) -> tuple[Child, ...]:
 def _place(child: Child, buffer: Buffer) -> tuple[Expr, ...] | None:
     """The indices of the only element of `buffer` that an instance of a block uses.
 
-    None unless the block is one store and runs once for each element of a box.
+    None unless the block is one store and runs once for each element of a box. Along other
+    dimensions, the index is a number, as of the expanded buffer of a scalar.
     """
     block, store = child.block, child.block.body
     if not isinstance(store, BufferStore) or store.predicate is not None or child.branches:
@@ -73,7 +74,8 @@ def _place(child: Child, buffer: Buffer) -> tuple[Expr, ...] | None:
     if len(places) != 1:
         return None
     ((where, indices),) = places
-    if where is not buffer or len(indices) != len(own) or set(indices) != own:
+    moving = [i for i in indices if as_int(i) is None]
+    if where is not buffer or len(moving) != len(own) or set(moving) != own:
         return None
     loops: dict[Expr, tuple[Expr, Expr]] = {n.var: (n.min, n.extent) for n in child.loops}
     runs = [loops.get(value) for value in child.realize.iter_values]
@@ -90,7 +92,8 @@ def _dimension(child: Child, place: Sequence[Expr], loop: Var) -> int:
 def _box(block: Block, place: Sequence[Expr]) -> tuple[tuple[Expr, Expr], ...]:
     """The first element and the extent of each dimension that a block uses."""
     dom: dict[Expr, Range] = {v.var: v.dom for v in block.iter_vars}
-    return tuple((dom[v].min, dom[v].extent) for v in place)
+    ranges = (dom.get(index, Range(index, as_expr(1))) for index in place)
+    return tuple((r.min, r.extent) for r in ranges)
 
 
 def _stores(block: Block, buffer: Buffer) -> bool:

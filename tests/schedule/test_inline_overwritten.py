@@ -141,3 +141,55 @@ def main(A: T.Buffer((1,), "int32"), C: T.Buffer((1,), "int32")):
     sch.compute_at("first", loop, index=index)
     check_transform(before, sch)
     assert sch.script().index('"first"') < sch.script().index('"second"')
+
+
+def test_a_scalar_per_iteration_starts_in_the_block_that_combines_it() -> None:
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 8), "int32"), B: T.Buffer((4,), "int32")):
+    m = T.alloc_buffer((4, 1), "int32")
+    s = T.alloc_buffer((4,), "int32")
+    for i in range(4):
+        with T.block("start"):
+            vi = T.axis.spatial(4, i)
+            m[vi, 0] = -100
+    for i, k in T.grid(4, 8):
+        with T.block("largest"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                s[vi] = T.min_value("int32")
+            s[vi] = T.max(s[vi], A[vi, vk])
+    for i in range(4):
+        with T.block("combine"):
+            vi = T.axis.spatial(4, i)
+            m[vi, 0] = T.max(m[vi, 0], s[vi])
+    for i in range(4):
+        with T.block("result"):
+            vi = T.axis.spatial(4, i)
+            B[vi] = m[vi, 0] * 2
+""")
+    sch = Schedule(func)
+    sch.compute_inline("start")
+    sch.compute_inline("combine")
+    assert "m = " not in sch.mod.script()
+    check_transform(func, sch)
+
+
+def test_another_element_of_the_same_row_is_not_overwritten() -> None:
+    sch = Schedule(
+        parse("""
+@T.prim_func
+def f(A: T.Buffer((4,), "int32"), B: T.Buffer((4, 2), "int32")):
+    for i in range(4):
+        with T.block("first"):
+            vi = T.axis.spatial(4, i)
+            B[vi, 0] = A[vi]
+    for i in range(4):
+        with T.block("second"):
+            vi = T.axis.spatial(4, i)
+            B[vi, 1] = B[vi, 1] + A[vi]
+""")
+    )
+    with pytest.raises(Exception, match=r"compute_inline"):
+        sch.compute_inline("first")
+    assert "first" in sch.mod.script()

@@ -72,14 +72,18 @@ class AutoInline:
         try:
             scope = sch.state.scope(realize)
             inner = not is_output(around, realize.block)
-            if self.into_consumer and (
-                inner or overwriters(scope, scope.child(realize.block.token))
-            ):
+            later = overwriters(scope, scope.child(realize.block.token))
+            if self.into_consumer and (inner or later):
                 if error := self._grows(scope, realize.block):
                     sch.refused.append(error)
                     return [sch]
+                name, _ = sch.state.func_of(realize)
                 sch.compute_inline(block)
-                return [sch]
+                if not later:
+                    return [sch]
+                # the last of these blocks is now the only writer of its results
+                func = name if len(sch.mod.functions) > 1 else None
+                return self(sch, sch.get_block(later[-1].block.name, func))
         except ScheduleError as error:
             refused = error
         if self.into_producer and self._single_producer(sch, realize):
