@@ -256,3 +256,66 @@ def test_a_loop_that_a_jump_leaves_stays_whole(text, jump):
     values = np.arange(9, dtype=np.float32) % 3
     for data in (values, values[::-1].copy()):
         agree(text.format(jump=jump), data, np.full(9, 7, np.float32))
+
+
+WINDOW = """
+@T.prim_func
+def main(A: T.Buffer((4, 49), "float32"), B: T.Buffer((4, {size}), "float32")):
+    for i in range(4):
+        for j0 in T.{outer}({vectors}):
+            for j1 in T.vectorized(8):
+                B[i, j0 * 8 + j1] = T.float32(0)
+            for k in range(12):
+                for j1 in T.vectorized(8):
+                    B[i, j0 * 8 + j1] = B[i, j0 * 8 + j1] + T.if_then_else(
+                        {condition}, A[i, {index}], T.float32(0))
+"""
+IN_WINDOW = "0 <= j0 * 8 + j1 + k - 1 and j0 * 8 + j1 + k - 1 < 49"
+
+
+def _window(condition: str = IN_WINDOW, index: str = "j0 * 8 + j1 + k - 1", vectors: int = 6,
+            outer: str = "serial") -> str:  # fmt: skip
+    return WINDOW.format(
+        condition=condition, index=index, vectors=vectors, size=vectors * 8, outer=outer
+    )
+
+
+def _windows(text: str) -> list[bool]:
+    """For each loop over the window, whether its lanes hold a choice."""
+    loops = [s for s in walk_stmts(lower(parse(text), NATIVE).body) if isinstance(s, For)]
+    inner = [s for s in loops if s.kind is ForKind.SERIAL and s.extent.value == 12]
+    return [
+        any(isinstance(n, Call) for s in walk_stmts(loop) for e in s.exprs for n in walk_exprs(e))
+        for loop in inner
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        (_window(), [True, False, True]),
+        (
+            _window("j0 * 8 + j1 + k >= 1 and 0 <= i + j1", "T.max(j0 * 8 + j1 - 1, 0)"),
+            [True, False],
+        ),
+        (_window("i > 1", "j0 * 8 + j1"), [True]),  # the same for all lanes
+        (_window("j0 * 8 + j1 != 9", "j0 * 8 + j1"), [True, False]),
+        (_window(outer="parallel"), [False, True]),
+    ],
+)
+def test_choices_of_lanes_are_decided_in_loops_around_the_window(text, choices):
+    assert sorted(_windows(text)) == sorted(choices)
+    agree(text, integers((4, 49)), integers((4, 48), seed=1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    first=st.integers(-3, 12), last=st.integers(30, 60), shift=st.integers(-2, 2),
+    vectors=st.integers(1, 7), outer=st.sampled_from(["serial", "parallel", "unroll"]),
+    order=st.sampled_from(["<", "<="]),
+)  # fmt: skip
+def test_windows_are_the_same(first, last, shift, vectors, outer, order):
+    place = f"j0 * 8 + j1 + k + {shift}"
+    inside = f"{first} {order} {place} and {place} {order} {last} and 0 <= {place} and {place} < 49"
+    text = _window(inside, place, vectors, outer)
+    agree(text, integers((4, 49)), integers((4, vectors * 8), seed=1))

@@ -29,6 +29,7 @@ from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import (
+    EQ,
     GE,
     GT,
     LE,
@@ -47,7 +48,7 @@ from metasched.ir.expr import (
 )
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import AttrStmt, For, ForKind, IfThenElse, Stmt, While, evolve
+from metasched.ir.stmt import AttrStmt, BufferStore, For, ForKind, IfThenElse, Stmt, While, evolve
 from metasched.ir.visit import (
     bound_vars,
     free_vars,
@@ -93,7 +94,11 @@ class _Versions:
         extent = as_int(stmt.extent) if stmt.kind is ForKind.SERIAL else None
         innermost = all(getattr(s, "kind", ForKind.SERIAL) in _STRAIGHT for s in inner)
         turns = as_int(stmt.extent) or 0
-        plain = _Plain(stmt.var, extent if innermost else None, turns, self.data, self.clamped)
+        moves = any(
+            isinstance(s, BufferStore) and any(stmt.var in free_vars(i) for i in s.indices)
+            for s in walk_stmts(stmt.body)
+        )
+        plain = _Plain(stmt.var, extent, innermost, turns, self.data, self.clamped, moves)
         body = plain.statement(stmt.body, {}, None)
         if not plain.tests or sum(1 for _ in walk_stmts(stmt.body)) > MAX_COPIED:
             return stmt
@@ -110,17 +115,22 @@ class _Plain:
     Attributes:
         loop: the variable of the loop.
         extent: the number of iterations, if choices are decided.
+        innermost: whether all choices are decided; otherwise those that depend on lanes.
         turns: the number of iterations; 0 if it is not constant.
         data: the variables that name elements of memory.
         clamped: statements that stay as they are.
+        moves_results: whether the iterations store to different places; a sum's loop does not, and
+            a loop around it gets the tests of lanes.
         tests: sums; the plain version is the same as the body where no sum is positive.
     """
 
     loop: Var
     extent: int | None
+    innermost: bool
     turns: int
     data: frozenset[Var]
     clamped: list[Stmt]
+    moves_results: bool
     tests: list[Linear] = field(default_factory=list)
 
     def statement(self, stmt: Stmt, inside: Inside, lane: Var | None) -> Stmt:
@@ -137,7 +147,7 @@ class _Plain:
             lane = stmt.var
         stmts = [self.statement(s, within, lane) for s in stmt.stmts]
         exprs = list(stmt.exprs)
-        if lane is not None or self.extent is not None:
+        if lane is not None or (self.innermost and self.extent is not None):
             # a quotient and a remainder are digits of one index, whose lanes may lie side by side
             digits = any(isinstance(n, FloorDiv) for e in exprs for n in walk_exprs(e))
             kept = FloorMod if digits else ()
@@ -158,18 +168,21 @@ class _Plain:
         chooses = isinstance(node, Select) or (
             isinstance(node, Call) and node.op.name == "if_then_else"
         )
-        if not chooses or self.extent is None:
+        if not chooses:
             return None
         condition, yes, no = node.children
-        parts = [(part, self._decided(part, inside)) for part in conjuncts(condition)]
+        parts = [(part, self._decided(part, inside, lane)) for part in conjuncts(condition)]
         if any(known is False for _, known in parts):
             return no
         left = [part for part, known in parts if known is None]
         return yes if not left else node.rebuild((all_of(left), yes, no))
 
-    def _decided(self, part: Expr, inside: Inside) -> bool | None:
+    def _decided(self, part: Expr, inside: Inside, lane: Var | None) -> bool | None:
         """The value of a comparison in most iterations, which becomes a test; None if unknown."""
         if not isinstance(part, Compare) or part.a.dtype is not INT64 or is_data(part, self.data):
+            return None
+        moves = lane is not None and lane in free_vars(part)
+        if not moves and (self.extent is None or not self.innermost):
             return None
         form = linear_address(part.a).plus(linear_address(part.b), -1)
         form = form.scaled(-1) if isinstance(part, (GT, GE)) else form
@@ -184,7 +197,13 @@ class _Plain:
         count, at, value = max(counted, default=(0, 0, False))
         test = found[at][0]
         if count <= (self.extent or 0) // 2 or test is None:
-            return None
+            if not moves or isinstance(part, (EQ, NE)):
+                return None
+            test, value = found[[v for _, v in found].index(True)]
+            if test is None or not self.moves_results:
+                return None
+            if not any(self.loop in free_vars(atom) for atom in test.terms):
+                return None
         self._require(test)
         return value
 
