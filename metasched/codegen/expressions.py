@@ -12,6 +12,7 @@ from metasched.codegen.division import divide_by_one, divides_by_one
 from metasched.codegen.emit import Emitter
 from metasched.codegen.memory import lane_offsets, load, load_halves
 from metasched.codegen.ops import OP_RULES, touches_memory
+from metasched.codegen.runs import known_in_all_lanes
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
@@ -77,6 +78,9 @@ def _first_product(e: Emitter, node: Arithmetic, before: Val) -> Val | None:
 
 
 def _compare(e: Emitter, node: ir.Compare) -> Val:
+    known = known_in_all_lanes(e, node)
+    if known is not None:
+        return literal(int(known), BOOL)
     return compare(e, type(node), e.value(node.a), e.value(node.b))
 
 

@@ -9,6 +9,7 @@ C[j // 2], are picked from the memory between them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from metasched.arith.affine import linear_address
@@ -16,9 +17,11 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.linear import Linear, emit
 from metasched.codegen.emit import Emitter, Lane
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import Expr, IntImm, Max, Min, as_int
+from metasched.ir.expr import GE, GT, LE, LT, Cast, Compare, Expr, IntImm, Max, Min, as_int
 from metasched.ir.op import Ramp
 from metasched.ir.visit import free_vars, substitute
+
+_ORDERED = {LT: operator.lt, LE: operator.le, GT: operator.gt, GE: operator.ge}
 
 
 def lane_numbers(e: Emitter, address: Linear) -> list[int] | None:
@@ -45,6 +48,38 @@ def lane_numbers(e: Emitter, address: Linear) -> list[int] | None:
             return None
         numbers.append(sum((v or 0) * f for v, f in zip(values, factors, strict=True)))
     return numbers
+
+
+def known_in_all_lanes(e: Emitter, node: Compare) -> bool | None:
+    """The value of a comparison that is the same for all lanes; None where it may differ, or where
+    it depends on more than the vectorized loop and numbers."""
+    lane, op = e.lane, _ORDERED.get(type(node))
+    if lane is None or op is None or lane.base.const is None or lane.var not in free_vars(node):
+        return None
+    left, right = _ends(e, lane, node.a), _ends(e, lane, node.b)
+    if left is None or right is None:
+        return None
+    # the difference of the sums is largest and smallest in the ends
+    one, other = (op(a, b) for a, b in zip(left, right, strict=True))
+    return one if one == other else None
+
+
+def _ends(e: Emitter, lane: Lane, side: Expr) -> tuple[int, int] | None:
+    """The values of a sum of the vectorized loop's variable and known numbers in the first and the
+    last lane, which a cast to fewer bits leaves as they are; None for other expressions."""
+    index = side.value if isinstance(side, Cast) else side
+    if index.dtype is not INT64 or side.dtype.kind != "int":
+        return None
+    form = linear_address(index)
+    step, first = form.terms.get(lane.var, 0), form.const
+    for atom, factor in form.terms.items():
+        known = lane.base if atom is lane.var else e.env.get(atom)
+        if known is None or known.const is None:
+            return None
+        first += factor * int(known.const)
+    last = first + step * (lane.lanes - 1)
+    least, most = side.dtype.range
+    return (first, last) if all(least <= n <= most for n in (first, last)) else None
 
 
 def within_lanes(e: Emitter, atom: Expr) -> bool:

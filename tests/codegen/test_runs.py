@@ -165,3 +165,34 @@ def main(A: T.Buffer((4, 6), "int32"), U: T.Buffer((4, 6), "int32")):
     data, found = np.arange(24, dtype="int32").reshape(4, 6), np.zeros((4, 6), "int32")
     ms.build(sch)(data, found)
     assert np.array_equal(found, data)
+
+
+POOL = """
+@T.prim_func
+def main(C: T.Buffer((112,), "int32"), D: T.Buffer(({n},), "int32")):
+    for j in T.vectorized({n}):
+        D[j] = 0
+    for q in T.unroll(3):
+        for j in T.vectorized({n}):
+            D[j] = D[j] + T.if_then_else(
+                {inside}, C[T.max(T.min(j * 2 + q - 1, 111), 0)] + C[j * 2 + q - 1], 0)
+"""
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 60), low=st.integers(0, 40), high=st.integers(-2, 112),
+       order=st.sampled_from(["<", "<=", ">", ">="]))  # fmt: skip
+def test_conditions_of_lanes_with_known_values(n, low, high, order):
+    place = "j * 2 + q - 1"
+    inside = f"{place} >= {low} and {place} < 112 and {place} {order} {high}"
+    agree(POOL.format(n=n, inside=inside), integers((112,), "int32"), np.zeros(n, "int32"))
+
+
+def test_vectors_inside_of_a_border_need_no_mask():
+    def masked(n: int) -> int:
+        func = parse(POOL.format(n=n, inside="j * 2 + q >= 1").replace(
+            "C[T.max(T.min(j * 2 + q - 1, 111), 0)] + ", ""
+        ))  # fmt: skip
+        return build(func, target=Target.of("llvm -mcpu=x86-64-v4")).llvm_ir.count("gather")
+
+    assert masked(16) == masked(32) == masked(48) > 0
