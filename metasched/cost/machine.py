@@ -322,7 +322,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             chain, last = chain * loop.extent, k + 1
     reducing = nest.store.accesses[0].reads > 0
     held = _held(nest, depth, fold)
-    gathers = loads = split = converts = 0.0
+    gathers, loads, split, converts, masked = 0.0, 0.0, 0.0, 0.0, _masked(nest, depth)
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
         if fold:
@@ -331,7 +331,8 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             count *= vectors if moved is not None else 1
         else:
             stride = _vector_stride(access, order, depth) or 0
-        each, gathered = _lane_loads(access, order, depth, stride, min(width, lanes), machine.cores)
+        uneven = _uneven(access, order, depth, machine.cores)
+        each, gathered = _lane_loads(uneven, stride, min(width, lanes), masked)
         count, gathers = count * each, gathers + gathered
         count *= stride if 1 < stride <= SHUFFLED and access is not written else 1
         taken = count * (1.0 + reducing) / held if access is written else count
@@ -455,15 +456,23 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
     return None
 
 
-def _lane_loads(
-    access: Footprint, order: list[Loop], depth: int, stride: int, lanes: int, cores: int
-) -> tuple[float, bool]:
-    """How many loads a vector of an access takes, and whether most are one for each lane."""
+def _masked(nest: Nest, depth: int) -> bool:
+    """Whether a condition around the store depends on the lanes."""
+    lanes = {x.index for x in nest.order[:depth] if x.kind == "vectorized"}
+    return any(d in lanes for test in nest.store.notes.tests for d, _, _ in test.digits)
+
+
+def _lane_loads(uneven: float, stride: int, lanes: int, masked: bool) -> tuple[float, bool]:
+    """How many loads a vector of an access takes, and whether most are one for each lane.
+
+    Args:
+        uneven: the share of the vectors whose index is clamped.
+        masked: whether a condition depends on the lanes; clamped lanes are then loaded one by one.
+    """
     if stride > SHUFFLED:
         return lanes, True
-    share = _uneven(access, order, depth, cores)
-    each = CLAMPED if stride == 1 else lanes
-    return 1.0 + share * (each - 1.0), share > 0.5 and stride != 1
+    each = CLAMPED if stride == 1 and not masked else lanes
+    return 1.0 + uneven * (each - 1.0), uneven > 0.5 and each == lanes
 
 
 def _uneven(access: Footprint, order: list[Loop], depth: int, cores: int) -> float:
