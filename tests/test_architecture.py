@@ -54,10 +54,10 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 390, "blocks te einsum workload"),
     (
         "analysis",
-        5010,
+        5030,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access written guards closing block "
-        "overwritten choice reducer updates any_order continues factor loops dependence "
+        "overwritten choice reducer updates any_order commuting continues factor loops dependence "
         "moved_reads exchange reordering sequence flops sizes",
     ),
     (

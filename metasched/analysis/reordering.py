@@ -7,10 +7,10 @@ from math import inf
 
 from metasched.analysis.access import exact_accesses
 from metasched.analysis.any_order import has_order
+from metasched.analysis.commuting import commutes
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import (
     Touch,
-    commutes,
     conflicts,
     harmless,
     idempotent,

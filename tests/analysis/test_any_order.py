@@ -9,7 +9,7 @@ import pytest
 from oracle import check_refused
 
 from metasched.analysis.any_order import depends_on_order
-from metasched.analysis.dependence import commutes
+from metasched.analysis.commuting import commutes
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.ir.stmt import Block, BlockRealize

@@ -14,7 +14,8 @@ from analysis.programs import (
     stencil_in_place,
 )
 
-from metasched.analysis.dependence import carried_dependence, commutes
+from metasched.analysis.commuting import commutes
+from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.failure import Failure
 from metasched.analysis.reordering import reorder_violation
 from metasched.ir.func import PrimFunc
