@@ -298,6 +298,7 @@ def carried_dependence(
     thread: str | None = None,
     private: bool = True,
     allow_reduction: bool = False,
+    lanes: bool = False,
 ) -> Failure | None:
     """Whether different iterations of `loop` may touch one element, at least one writing it.
 
@@ -312,6 +313,8 @@ def carried_dependence(
             `parallel`, whose iterations allocate; wrong for lanes of a vector).
         allow_reduction: accept iterations that update one element by a commutative reduction (the
             loop is to become a cross-thread reduction).
+        lanes: accept a store that reads what later iterations write: the lanes of a vector load
+            before they store.
     """
     unknown = unknown_effects(loop, scope, nested_jumps=private and thread is None)
     if unknown is not None:
@@ -338,9 +341,25 @@ def carried_dependence(
                 continue
             if not reduces and _apart(scope, loop, a, b):
                 continue
+            if lanes and _reads_ahead(scope, loop, a, b):
+                continue
             if reduces or not stays_equal(place(a), place(b), loop.var):
                 return _carried(loop, a, b, reduces)
     return None
+
+
+def _reads_ahead(scope: Scope, loop: For, a: Touch, b: Touch) -> bool:
+    """Whether `loop` runs one store alone, which reads no element that an earlier iteration wrote.
+
+    One of `a` and `b` is the read, the other the write.
+    """
+    block = loop.body.block if isinstance(loop.body, BlockRealize) else None
+    alone = block is not None and block.init is None and isinstance(block.body, BufferStore)
+    if not alone or a.writes == b.writes:
+        return False
+    read, write = (b, a) if a.writes else (a, b)
+    moving = moving_vars(read, write, scope, loop)
+    return never_ahead(place(read), place(write), moving, (loop.var,))
 
 
 def place(touch: Touch) -> Place:

@@ -420,6 +420,7 @@ def require_independent(
         thread=thread,
         private=kind is not ForKind.VECTORIZED,
         allow_reduction=thread is not None and thread.startswith("threadIdx"),
+        lanes=kind is ForKind.VECTORIZED,
     )
     refuse_on(state, failure, loop, hint)
 

@@ -89,14 +89,17 @@ def nest(seed: int) -> Nest:
     return made
 
 
-def meet(made: Nest, loop: int) -> bool:
-    """Whether two iterations of a loop, in one iteration of the outer loops, touch one element."""
+def meet(made: Nest, loop: int, lanes: bool = False) -> bool:
+    """Whether two iterations of a loop, in one iteration of the outer loops, touch one element.
+
+    With `lanes`, a read before the write does not count: lanes load before they store.
+    """
     by: dict[object, set[tuple[int, bool]]] = defaultdict(set)
     for values, touched in made.points():
         for element, writes in touched:
             by[values[:loop], element].add((values[loop], writes))
     return any(
-        x != y and (one or other)
+        x != y and (one or other) and not (lanes and one != other and (x < y) == other)
         for users in by.values()
         for (x, one), (y, other) in itertools.product(users, users)
     )
@@ -134,7 +137,8 @@ def test_dependence_is_exact_for_small_nests(start: int) -> None:
         count = len(made.extents)
         for k in range(count):
             assert accepted(sch, "parallel", k) != meet(made, k), (seed, k)
-        assert accepted(sch, "vectorize", count - 1) != meet(made, count - 1), seed
+        lanes = accepted(sch, "vectorize", count - 1)
+        assert not meet(made, count - 1, True) if lanes else meet(made, count - 1), seed
         for order in itertools.permutations(range(count)):
             if order != tuple(range(count)):
                 assert accepted(sch, "reorder", *order) != reversed_by(made, order), (seed, order)

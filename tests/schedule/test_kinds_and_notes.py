@@ -32,6 +32,32 @@ def running_sum(A: T.Buffer((8,), "int32")):
             A[vi + 1] = A[vi + 1] + A[vi]
 
 
+@T.prim_func
+def reads_ahead(A: T.Buffer((41,), "int32")):
+    for i in range(40):
+        with T.block("A"):
+            vi = T.axis.opaque(40, i)
+            A[vi] = A[vi] * 3 + A[vi + 1]
+
+
+@T.prim_func
+def option_tree(A: T.Buffer((41,), "float32")):
+    for t in range(40):
+        for j in range(40 - t):
+            A[j] = A[j] * T.float32(0.5) + A[j + 1] * T.float32(0.25)
+
+
+@T.prim_func
+def two_ahead(A: T.Buffer((41,), "int32"), B: T.Buffer((41,), "int32")):
+    for i in range(40):
+        with T.block("A"):
+            vi = T.axis.opaque(40, i)
+            A[vi] = B[vi] * 3
+        with T.block("B"):
+            vi = T.axis.opaque(40, i)
+            B[vi] = A[vi + 1]
+
+
 # -- loop kinds ------------------------------------------------------------------------------------
 
 KINDS: dict[str, Callable[[Schedule, list], object]] = {
@@ -64,6 +90,8 @@ REFUSED: list[tuple[PrimFunc, str, Callable[[Schedule, list], object], str, str]
     (running_sum, "A", lambda s, x: s.parallel(x[0]), "carried-dependence", "element of A"),
     (running_sum, "A", lambda s, x: s.vectorize(x[0]), "carried-dependence", "element of A"),
     (running_sum, "A", lambda s, x: s.bind(x[0], "threadIdx.x"), "carried-dependence", "of A"),
+    (reads_ahead, "A", lambda s, x: s.parallel(x[0]), "carried-dependence", "reads A.vi [+] 1"),
+    (two_ahead, "A", lambda s, x: s.vectorize(x[0]), "carried-dependence", "element of A"),
     (symbolic, "B", lambda s, x: s.vectorize(x[1]), "symbolic-extent", "extent of j is not a const"),
     (matmul, "C", lambda s, x: s.bind(x[0], "threadIdx.w"), "unknown-thread-axis", "'threadIdx.w'"),
     (matmul, "C", lambda s, x: s.unannotate(x[0], "a"), "no-annotation", "no annotation 'a'"),
@@ -75,6 +103,18 @@ def test_refused(case: tuple[PrimFunc, str, Callable[[Schedule, list], object], 
     func, name, step, reason, message = case
     sch, _, (loops,) = start(func, name)
     check_refused(sch, lambda: step(sch, loops), reason, message)
+
+
+def test_lanes_load_before_they_store() -> None:
+    """A store that reads what later iterations write runs in lanes, also in several vectors."""
+    sch, _, ((i,),) = start(reads_ahead, "A")
+    sch.vectorize(i)
+    check_numbers(reads_ahead, sch.mod, compiled=True)
+    sch = Schedule(option_tree)
+    (made,) = sch.enclose("root")
+    _, j = sch.get_loops(made)
+    sch.vectorize(sch.split(j, [None, 8])[1])
+    check_numbers(option_tree, sch.mod, compiled=True)
 
 
 @pytest.mark.parametrize("step", ["parallel", "vectorize", "unroll"])

@@ -75,7 +75,8 @@ def vectorize(state: State, loop: LoopRV) -> None:
 
     The step replaces the kind that the loop has.
 
-    requires  the loop is of constant extent; no iteration depends on another
+    requires  the loop is of constant extent; no iteration depends on another, or the body is one
+              store, which may read what later iterations write
     rewrite   for i in range(16): S(i)
               ->
               for i in T.vectorized(16): S(i)
