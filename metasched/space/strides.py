@@ -184,7 +184,7 @@ def _in_vectors(
         bindings: values for other variables of the indices.
     """
     stores = [(a, s) for a, s in moves if a.is_write]
-    gaps = [(a, s) for a, s in stores if s != 1]
+    gaps = [(a, s) for a, s in stores if s != 1 and not (s is None and _wraps(a, var, bindings))]
     loads = [(a, s) for a, s in moves if not a.is_write]
     return (
         bool(stores)
@@ -254,14 +254,26 @@ def _near_lanes(indices: Sequence[Expr], strides: Sequence[int | None], var: Var
     return max(places) - min(places) < 2 * NEAR
 
 
-def _unclamped(index: Expr, var: Var) -> Expr:
+def _wraps(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
+    """Whether lanes lie side by side except where they wrap around, as in A[(v + 1) % 96]."""
+    total = 0
+    for index, by in zip(access.indices, access.buffer.constant_strides(), strict=True):
+        form = linear(_unclamped(substitute(index, bindings), var, remainders_only=True))
+        moving = {a: c for a, c in form.terms.items() if var in free_vars(a)}
+        if moving and (by is None or moving.keys() != {var}):
+            return False
+        total += moving.get(var, 0) * (by or 0)
+    return total == 1
+
+
+def _unclamped(index: Expr, var: Var, remainders_only: bool = False) -> Expr:
     """An index without the minima and maxima of which one side moves along `var`, and without the
     remainders by several vectors."""
 
     def visit(node: Expr) -> Expr | None:
         if isinstance(node, FloorMod) and var in free_vars(node.a):
             return node.a if (as_int(node.b) or 0) >= 4 * NEAR else None
-        if not isinstance(node, (Min, Max)):
+        if remainders_only or not isinstance(node, (Min, Max)):
             return None
         moving = [side for side in (node.a, node.b) if var in free_vars(side)]
         return moving[0] if len(moving) == 1 else None
@@ -333,10 +345,10 @@ def _together(access: Access, var: Var, lanes: int) -> bool:
 def contiguous(child: Child, loop: For) -> bool:
     """Whether lanes along a loop are vectors in memory.
 
-    Every store moves by one element, or by several between which other stores leave no gap. Every
-    load moves by one element backwards, or by none to `SHUFFLED` elements, or the lanes of a vector
-    lie close together. Lanes that lie anywhere are loaded one by one if the block computes much
-    with them.
+    Every store moves by one element, also around a ring of many, or by several between which other
+    stores leave no gap. Every load moves by one element backwards, or by none to `SHUFFLED`
+    elements, or the lanes of a vector lie close together. Lanes that lie anywhere are loaded one by
+    one if the block computes much with them.
     """
     moves, at = strides(child, loop), child.realize.bindings
     return _in_vectors(child.block, moves, loop.var, at)

@@ -182,6 +182,31 @@ def main(A: T.Buffer((512,), "float32"), I: T.Buffer((100,), "uint8"),
     check_numbers(func, sch.mod, compiled=True)
 
 
+@pytest.mark.parametrize(("index", "vectors"), [
+    ("vi, (vj + 1) % 100", True),
+    ("(vi + 2) % 3, (vj + 99) % 100", True),
+    ("vi, (vj * 7) % 100", False),
+    ("vi, (vj + T.int32(I[0])) % 100", True),
+    ("vi, (vj + T.int32(I[vj])) % 100", False),
+    ("vi, T.min(vj, 70)", False),
+])  # fmt: skip
+def test_default_schedule_stores_vectors_around_a_ring(index, vectors):
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((3, 100), "float32"), I: T.Buffer((100,), "uint8"),
+         B: T.Buffer((3, 100), "float32")):
+    for i, j in T.grid(3, 100):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[{index}] = A[vi, vj] * 3.0
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if hasattr(s, "kind")}
+    assert (ForKind.VECTORIZED in kinds) == vectors
+    check_numbers(func, sch.mod, compiled=True)
+
+
 @pytest.mark.parametrize("update", [
     "S[i] = S[i] + A[i, k] * x[k]",
     "S[i] = S[i] + (A[i, k] - x[k]) * (A[i, k] - x[k])",
