@@ -101,3 +101,36 @@ def test_other_loops_stay(old, new):
     text = TABLE.format(n=40).replace(old, new)
     assert text != TABLE.format(n=40)
     assert stores(text) == 1
+
+
+MINORS = """
+@T.prim_func
+def main(A: T.Buffer((50, 3, 3), "int32"), B: T.Buffer((50, 3, 3), "int32")):
+    for n in range(50):
+        for i, j in T.grid(3, {few}):
+            B[n, i, j] = A[n, (j + 1) % 3, (i + 1) % 3] * A[n, j, i] - ({other})
+"""
+
+
+@pytest.mark.parametrize(("few", "other", "copies"), [
+    (3, "A[n, (i + 2) % 3, j]", 9),
+    (3, "A[n, i, i // 2]", 9),
+    (2, "B[n, (i + 2) % 3, j]", 6),
+    (3, "A[n, (i + 2) % 3, j]" + " - A[n, i, j]" * MOST, 9),
+])  # fmt: skip
+def test_few_iterations_with_quotients_or_remainders_are_copied(few, other, copies):
+    """The copies know them: cross products, minors of 3 x 3 matrices."""
+    text = MINORS.format(few=few, other=other)
+    assert stores(text) == copies
+    a, b = integers((50, 3, 3), "int32"), integers((50, 3, 3), "int32", 1)
+    want = b.copy()
+    for n, i, j in np.ndindex(50, 3, few):
+        value = eval(other, {"A": a, "B": want, "n": n, "i": i, "j": j})
+        want[n, i, j] = a[n, (j + 1) % 3, (i + 1) % 3] * a[n, j, i] - value
+    assert call(build(text), a, b) == 0
+    assert b.tolist() == want.tolist()
+
+
+def test_few_iterations_without_quotients_or_remainders_stay():
+    text = MINORS.format(few=3, other="A[n, i, j]")
+    assert stores(text.replace("(j + 1) % 3, (i + 1) % 3", "j, i")) == 1

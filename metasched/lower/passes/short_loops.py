@@ -5,6 +5,9 @@
     for i_4 in range(n // 4): B[i_4 * 4] = ..; B[i_4 * 4 + 1] = ..; (2, 3)      # at least 0
     for rest in range(n % 4): B[n // 4 * 4 + rest] = ..
 
+A loop of few iterations is copied wholly where the copies know quotients and remainders of its
+variable, such as the minors A[(i + 1) % 3] of a 3 x 3 matrix.
+
 A processor takes a branch every two cycles at best, as long as a lookup in a table. Loops in
 vectors, sums, scans and loops that read what they store stay as they are.
 """
@@ -17,19 +20,28 @@ from metasched.ir.expr import Expr, Select, Var, as_expr, as_int, maximum
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import BufferStore, For, ForKind, IfThenElse, LetStmt, SeqStmt, Stmt, seq
-from metasched.ir.visit import free_vars, fresh_copy, loads_of, map_body, substitute, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    fresh_copy,
+    loads_of,
+    map_body,
+    substitute,
+    walk_exprs,
+    walk_stmts,
+)
 
 COPIES = 4
 """The iterations between two tests."""
 LEAST = 16
-"""The fewest iterations of a loop that is copied."""
+"""The fewest iterations of a loop that is copied in part."""
 MOST = 16
-"""The most operations, loads and stores of an iteration."""
+"""The most operations, loads and stores of an iteration; the most stores of a loop that is copied
+wholly."""
 _SHORT = (BufferStore, IfThenElse, LetStmt, SeqStmt)
 
 
 def unroll_short_loops(func: PrimFunc) -> PrimFunc:
-    """Copy the iterations of innermost serial loops of at most MOST operations each."""
+    """Copy iterations of serial loops: short innermost loops, and few iterations with digits."""
     return map_body(func, _outside_of_vectors)
 
 
@@ -38,9 +50,40 @@ def _outside_of_vectors(stmt: Stmt) -> Stmt:
         return stmt
     if isinstance(stmt, For) and _is_short(stmt):
         return _copied(stmt)
+    if isinstance(stmt, For) and _has_digits(stmt) and (_copies(stmt) or MOST + 1) <= MOST:
+        return _all_copies(stmt)
     parts = [_outside_of_vectors(part) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
     return stmt if same else stmt.rebuild(parts, stmt.exprs)
+
+
+def _has_digits(loop: For) -> bool:
+    """Whether copies of the iterations know quotients or remainders of the loop's variable."""
+    exprs = (x for s in walk_stmts(loop.body) for e in s.exprs for x in walk_exprs(e))
+    digits = (ir.FloorDiv, ir.FloorMod)
+    return any(isinstance(x, digits) and loop.var in free_vars(x) for x in exprs)
+
+
+def _copies(stmt: Stmt) -> int | None:
+    """The stores of scalar statements after all loops are copied; None if a loop is long."""
+    if not isinstance(stmt, For):
+        if not _plain([stmt]):
+            return None
+        inner = [_copies(part) for part in stmt.stmts]
+        own = isinstance(stmt, BufferStore)
+        return None if None in inner else own + sum(n or 0 for n in inner)
+    extent, inside = as_int(stmt.extent), _copies(stmt.body)
+    if stmt.kind is not ForKind.SERIAL or stmt.annotations or extent is None or inside is None:
+        return None
+    return extent * inside if 0 < extent <= COPIES else None
+
+
+def _all_copies(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, For):
+        values = range(as_int(stmt.extent) or 0)
+        return seq([_all_copies(_at(stmt, as_expr(n, stmt.var.dtype))) for n in values])
+    parts = [_all_copies(part) for part in stmt.stmts]
+    return stmt.rebuild(parts, stmt.exprs) if parts else stmt
 
 
 def _is_short(loop: For) -> bool:
