@@ -38,12 +38,13 @@ def annotate_buffer_access(
 
     `gen_new_ranges` takes the block's iterators and gives for each dimension an index or a pair
     (first, end); the end is exclusive. The annotation `explicit_read_region` or
-    `explicit_write_region` lists the positions of regions that were declared by this step.
+    `explicit_write_region` lists the positions of regions that were declared by this step. The
+    blocks around the block then read the larger region, too.
 
     requires  one integer index or pair for each dimension; a region that holds what the block
               certainly touches; a write region within the old declared region, because later steps
               assume that all of a write region is written
-    rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2]), in the blocks around the block too
+    rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
