@@ -240,3 +240,21 @@ def test_a_skewed_reduction_keeps_its_order_behind_the_init():
     _, k0, k1 = apart.get_loops("C_update")
     apart.reorder(apart.skew(k0, k1, -1), k0)
     check_transform(rows, apart)
+
+
+@pytest.mark.parametrize("factor", [-9, -1, 1, 9])
+def test_loops_without_an_iteration(factor: int) -> None:
+    func = parse("""
+@T.prim_func
+def none(A: T.Buffer((8, 8), "int32")):
+    for i, j in T.grid(0, 5):
+        with T.block("A"):
+            A[i, j] = 1
+    for i, j in T.grid(5, 0):
+        with T.block("B"):
+            A[i, j] = 2
+""")
+    sch = Schedule(func)
+    for name in ("A", "B"):
+        sch.skew(*sch.get_loops(name), factor)
+    check_transform(func, sch)
