@@ -92,8 +92,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 330, "*"),
     (
         "measure",
-        3740,
-        "settings candidate priority worker worker_server pickled process workers flow indices "
+        3830,
+        "settings candidate priority worker worker_server pickled process workers flow tested "
+        "indices "
         "given data terms task loaded_task padding sampling builder_slot samples anchor jobs "
         "reference other_sizes local replay cluster instruction_costs",
     ),

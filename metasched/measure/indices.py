@@ -23,6 +23,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, LetStmt, While
 from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, transform, walk_stmts
+from metasched.measure.tested import tested_values
 
 _CUT = 1 - 2**-10
 """How far a float may exceed the largest index that it is cut to."""
@@ -72,7 +73,7 @@ def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:
 
 def scalar_limits(func: PrimFunc) -> dict[str, int]:
     """The largest value that stays inside, of each integer parameter that bounds loops or is an
-    index, by name. Shapes must be numbers.
+    index, by name; of others that conditions compare, see `tested_values`. Shapes must be numbers.
 
     A scalar is judged as the only element of an array.
     """
@@ -89,7 +90,8 @@ def scalar_limits(func: PrimFunc) -> dict[str, int]:
         scan.visit(node)
     scan.flow()
     found = [(param, scan.found[b]) for param, b in buffers.items() if b in scan.found]
-    return {p.name: data.largest(p.dtype, 2) for p, data in found if data.high < inf}
+    inside = {p.name: data.largest(p.dtype, 2) for p, data in found if data.high < inf}
+    return tested_values(func, [*buffers], scan.ranges) | inside
 
 
 @dataclass

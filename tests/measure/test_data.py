@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+import textwrap
 
 import numpy as np
 import pytest
@@ -245,6 +246,32 @@ def test_a_scalar_that_bounds_loops_takes_the_largest_value_that_stays_inside():
     values = dict(task_of(ATTENDED).values)
     assert values == {"n": 97, "row": 6, "steps": 2, "scale": 2}
     assert dict(task_of(ATTENDED, scalars={"n": 5}).values)["n"] == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("if i < n:\n    S[i] = 1", 64),
+        ("if n >= i + 3:\n    S[i] = 1", 66),
+        ("if not (i * 2 >= n):\n    S[i] = 1", 127),
+        ("if i >= n:\n    continue\nS[i] = 1", 64),
+        ("S[i] = 1 if i >= n and i < 60 else 0", 0),
+        ("S[i] = i % n if i >= n else 0", 2),  # a divisor
+        ("if i + n < 70 or i < n:\n    S[i] = 1", 64),
+        ("if n > 5:\n    S[i] = n", 6),
+        ("if n < S[i]:\n    S[i] = n", 2),  # memory says how often
+        ("if i < n:\n    S[n] = 1", 63),  # an index
+        ("for j in range(n):\n    S[i] = j if j < n + 5 else 0", 2),
+    ],
+)
+def test_a_scalar_in_a_condition_takes_the_value_of_the_most_work(body, value):
+    func = parse(f"""
+@T.prim_func
+def f(S: T.Buffer((64,), "int32"), n: T.int32):
+    for i in range(64):
+{textwrap.indent(body, " " * 8)}
+""")
+    assert dict(task_of(func).values)["n"] == value
 
 
 def test_a_large_scalar_that_floats_are_computed_with_makes_sums_inexact():
