@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 3955, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        5260,
+        5275,
         "types signature values known_memory module emit runs arithmetic in_memory interleaved "
         "memory tiles intrinsics vectormath.* branch ops fold division clamped_cast expressions "
         "barrier parallel team transpose scan chunks compaction shifted ahead rare squares "

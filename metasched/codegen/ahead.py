@@ -21,9 +21,9 @@ from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.ir.dtype import INT64
 from metasched.ir.expr import Add, Cast, Expr, Var
-from metasched.ir.op import Effect, effect_of
-from metasched.ir.stmt import BufferStore, For, LetStmt
-from metasched.ir.visit import free_vars, jumps, loads_of, walk_exprs, walk_stmts
+from metasched.ir.op import Call, Effect, effect_of
+from metasched.ir.stmt import BufferStore, For, LetStmt, Stmt
+from metasched.ir.visit import free_vars, jumps, loads_of, transform, walk_exprs, walk_stmts
 
 _MOST = 8
 """The most statements of which a copy is made for each lane."""
@@ -38,8 +38,8 @@ def emit_ahead(
         plain: whether an expression can be computed for all lanes at once.
         serial_loop: emits a loop of iterations one after another.
     """
-    let = node.body
-    if not isinstance(let, LetStmt) or not is_ahead(let, node.var) or not plain(let.value):
+    let = _named(node.body)
+    if let is None or not is_ahead(let, node.var) or not plain(let.value):
         return False
     loads = loads_of(let.value)
     bits = max(let.var.dtype.bits, *(load.buffer.dtype.bits for load in loads))
@@ -49,6 +49,24 @@ def emit_ahead(
     emit = partial(_emit_vector, e, let, node.var, lanes)
     emit_in_chunks(e, node, extent, lanes, emit, serial_loop)
     return True
+
+
+def _named(body: Stmt) -> LetStmt | None:
+    """A body that names the bin: as written, or a store whose index converts a float."""
+    if isinstance(body, LetStmt):
+        return body
+    if not isinstance(body, BufferStore) or body.predicate is not None:
+        return None
+    for index in body.indices:
+        parts = list(walk_exprs(index))
+        if any(isinstance(x, Call) and x.op.name == "if_then_else" for x in parts):
+            continue  # one side may stand for loads outside of a buffer
+        for part in parts:
+            if isinstance(part, Cast) and part.dtype.is_int and part.value.dtype.is_float:
+                var = Var("bin", part.dtype)
+                named: dict[Expr, Expr] = {part: var}
+                return LetStmt(var, part, transform(body, on_expr=named.get))
+    return None
 
 
 def is_ahead(let: LetStmt, var: Var) -> bool:

@@ -60,6 +60,31 @@ def test_updates_are_exact(update: str, dtype: str, n: int) -> None:
     assert_exact(func, n, dtype)
 
 
+@pytest.mark.parametrize(
+    ("update", "ahead"),
+    [
+        ("H[{bin}] += 1", True),
+        ("H[39 - {bin} % 40] = H[{bin} % 40] + K[i]", True),
+        ("H[T.max({bin}, 0) % 40] += T.int32(X[i])", True),
+        ("H[T.int32(X[i - 51] * 4.0) if K[i] > 50 else {bin}] += 1", False),
+    ],
+)
+def test_bins_without_a_name(update: str, ahead: bool) -> None:
+    func = parse(f"""
+@T.prim_func
+def main(X: T.Buffer((100,), "float32"), H: T.Buffer((40,), "int32"),
+         K: T.Buffer((100,), "int32")):
+    for i in range(100):
+        {update.format(bin="T.int32(X[i] * 4.0)")}
+""")
+    assert is_ahead(func) is ahead
+    x = np.random.default_rng(0).random(100).astype("float32") * 9
+    wanted, found = np.zeros((2, 40), "int32")
+    run(func, x, wanted, np.arange(100, dtype="int32"))
+    ms.build(func)(x, found, np.arange(100, dtype="int32"))
+    np.testing.assert_array_equal(wanted, found)
+
+
 @pytest.mark.parametrize("extent", ["L[0]", "L[1]"])
 def test_lengths_known_at_run_time(extent: str) -> None:
     func = program(extent=extent)
