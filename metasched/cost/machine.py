@@ -17,7 +17,17 @@ from math import log2, prod
 from metasched.analysis.access import SHUFFLED
 from metasched.cost.footprint import Footprint
 from metasched.cost.guard_fraction import busy_cores, guard_fraction
-from metasched.cost.nest import Nest, guards, page_misses, scattered, traffic, within
+from metasched.cost.nest import (
+    Nest,
+    guards,
+    lane_loads,
+    masked_lanes,
+    page_misses,
+    scattered,
+    traffic,
+    walks,
+    within,
+)
 from metasched.cost.summary import Loop, Store
 from metasched.cost.transfer import transfers
 from metasched.target.machine import MachineModel
@@ -34,8 +44,6 @@ MACHINE_FEATURES: tuple[str, ...] = (
 
 CONVERT = {"bfloat16": 2.0, "float16": 1.0}
 """Instructions that widen a vector of a type, 1 for other types."""
-CLAMPED = 2.0
-"""Loads of a vector of neighbours that end at a limit: the lanes before, and the last one."""
 WINDOW = 150
 """How many arithmetic instructions a core looks ahead for work that does not wait for results."""
 
@@ -322,7 +330,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             chain, last = chain * loop.extent, k + 1
     reducing = nest.store.accesses[0].reads > 0
     held = _held(nest, depth, fold)
-    gathers, loads, split, converts, masked = 0.0, 0.0, 0.0, 0.0, _masked(nest, depth)
+    gathers, loads, split, converts, masked = 0.0, 0.0, 0.0, 0.0, masked_lanes(nest, depth)
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
         if fold:
@@ -331,8 +339,8 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             count *= vectors if moved is not None else 1
         else:
             stride = _vector_stride(access, order, depth) or 0
-        uneven = _uneven(access, order, depth, machine.cores)
-        each, gathered = _lane_loads(uneven, stride, min(width, lanes), masked)
+        uneven, walking = _uneven(access, order, depth, machine.cores), walks(access, order, depth)
+        each, gathered = lane_loads(uneven, stride, min(width, lanes), masked, walking)
         count, gathers = count * each, gathers + gathered
         count *= stride if 1 < stride <= SHUFFLED and access is not written else 1
         taken = count * (1.0 + reducing) / held if access is written else count
@@ -454,25 +462,6 @@ def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | No
         if loop.kind == "vectorized":
             return access.steps[k]
     return None
-
-
-def _masked(nest: Nest, depth: int) -> bool:
-    """Whether a condition around the store depends on the lanes."""
-    lanes = {x.index for x in nest.order[:depth] if x.kind == "vectorized"}
-    return any(d in lanes for test in nest.store.notes.tests for d, _, _ in test.digits)
-
-
-def _lane_loads(uneven: float, stride: int, lanes: int, masked: bool) -> tuple[float, bool]:
-    """How many loads a vector of an access takes, and whether most are one for each lane.
-
-    Args:
-        uneven: the share of the vectors whose index is clamped.
-        masked: whether a condition depends on the lanes; clamped lanes are then loaded one by one.
-    """
-    if stride > SHUFFLED:
-        return lanes, True
-    each = CLAMPED if stride == 1 and not masked else lanes
-    return 1.0 + uneven * (each - 1.0), uneven > 0.5 and each == lanes
 
 
 def _uneven(access: Footprint, order: list[Loop], depth: int, cores: int) -> float:

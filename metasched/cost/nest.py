@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metasched.analysis.access import SHUFFLED, STEPS
 from metasched.cost.footprint import Footprint
 from metasched.cost.guard_fraction import guard_fraction
 from metasched.cost.summary import Loop, Store
 from metasched.lower.passes.zeros import TAPS, WORTH
 from metasched.target.machine import Level, MachineModel
+
+CLAMPED = 2.0
+"""Loads of a vector of neighbours that end at a limit: the lanes before, and the last one."""
+SQUARE = 0.5
+"""Loads and exchanges for each lane of a vector of elements that walk along memory, in loads: a
+vector of 16 takes 9 cycles on a Zen 4, where loading lanes one by one takes 26."""
 
 
 @dataclass(slots=True)
@@ -60,6 +67,37 @@ def scattered(nest: Nest, depth: int) -> tuple[float, float]:
     """Runs of memory and pages under the inner loops."""
     found = [move.places(depth) for move in nest.outside]
     return sum(f[0] for f in found), sum(f[1] for f in found)
+
+
+def lane_loads(
+    uneven: float, stride: int, lanes: int, masked: bool, walking: bool
+) -> tuple[float, bool]:
+    """How many loads a vector of an access takes, and whether most are one for each lane.
+
+    Args:
+        uneven: the share of the vectors whose index is clamped.
+        masked: whether a condition depends on the lanes; clamped lanes are then loaded one by one.
+        walking: whether code generation loads several steps of a lane at once.
+    """
+    if stride > SHUFFLED:
+        return max(1.0, lanes * SQUARE) if walking else lanes, not walking
+    each = CLAMPED if stride == 1 and not masked else lanes
+    return 1.0 + uneven * (each - 1.0), uneven > 0.5 and each == lanes
+
+
+def masked_lanes(nest: Nest, depth: int) -> bool:
+    """Whether a condition around the store depends on the lanes."""
+    lanes = {x.index for x in nest.order[:depth] if x.kind == "vectorized"}
+    return any(d in lanes for test in nest.store.notes.tests for d, _, _ in test.digits)
+
+
+def walks(access: Footprint, order: list[Loop], depth: int) -> bool:
+    """Whether the lanes of a load walk along memory in the serial loop around the block, so that
+    code generation loads several steps of a lane at once (see `codegen.squares`)."""
+    if depth >= len(order) or any(loop.kind != "vectorized" for loop in order[:depth]):
+        return False
+    around = order[depth]
+    return around.kind == "serial" and around.extent >= STEPS and access.steps[depth] == 1
 
 
 def within(nest: Nest, level: Level) -> int:

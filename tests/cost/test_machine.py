@@ -205,6 +205,32 @@ def update_in_place(fold: int) -> Schedule:
     return sch
 
 
+def sums_along_rows(kind: str, step: int) -> PrimFunc:
+    text = f"""
+    @T.prim_func
+    def main(A: T.Buffer((64, {64 * step})), S: T.Buffer((64,))):
+        for i in range(8):
+            for lane in T.vectorized(8):
+                for j in {kind}(64):
+                    with T.block("s"):
+                        v = T.axis.spatial(64, i * 8 + lane)
+                        w = T.axis.opaque(64, j)
+                        S[v] = S[v] + A[v, w * {step}]
+    """
+    return parse(text)
+
+
+@pytest.mark.parametrize("kind", ["range", "T.unroll"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_lanes_that_walk_along_memory_load_several_steps_at_once(kind, step):
+    """Lanes take a load each, but half of it where a serial loop moves them by one element."""
+    found, walks = machine(sums_along_rows(kind, step)), kind == "range" and step == 1
+    assert (found["block.gathers"] == 0.0) is walks
+    loads = 2.0 ** found["loads"] * (1 if kind == "range" else 64)
+    every = 2.0 ** machine(sums_along_rows("range", 2))["loads"]
+    assert loads < 0.75 * every if walks else loads >= every
+
+
 def test_a_fold_counts_where_the_operands_lie_in_the_buffer_of_the_result():
     scalar, folded = (machine(update_in_place(fold).mod) for fold in (0, 16))
     assert scalar["block.fold"] == 0.0 and folded["block.fold"] > 4.0
