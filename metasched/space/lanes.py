@@ -11,6 +11,7 @@ iterations are independent, so each lane of a vector can run one (as ispc does, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 
@@ -28,7 +29,7 @@ from metasched.ir.visit import free_vars, walk_stmts
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
-from metasched.space.strides import walks
+from metasched.space.strides import has_walks, walks
 
 COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
@@ -41,8 +42,10 @@ MOST = 1 << 20
 def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
     """The innermost loop above a child whose iterations use memory of their own and fit lanes.
 
-    Gives the loop and this memory. The accesses of other memory are contiguous, or reach at most
-    `SHUFFLED` elements apart, or one element for all lanes; or each lane walks along memory.
+    Gives the loop and this memory. There need be no memory if several statements share the loop and
+    lanes walk along memory, which the statements then load once. The accesses of other memory are
+    contiguous, or reach at most `SHUFFLED` elements apart, or one element for all lanes; or each
+    lane walks along memory.
     """
     for loop in reversed(child.loops):
         under = scope.under(loop)
@@ -50,7 +53,8 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
             b for b in scope.block.alloc_buffers
             if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
         ]  # fmt: skip
-        if private and _fits(scope, loop, under, private):
+        together = len(under) > 1 and any(has_walks(c.block) for c in under)
+        if (private or together) and _fits(scope, loop, under, private):
             return loop, private
     return None
 
@@ -62,39 +66,43 @@ def lane_bits(scope: Scope, loop: For) -> int:
 
 
 def part_iterations(sch: Schedule, token: BlockToken, func: str | None = None) -> bool:
-    """Give statements that need the order of iterations loops of their own, so that the others have
-    a `lane_loop`: of `total += h` at the end of each iteration, only h is computed in lanes.
+    """Give statements that keep a loop from being a `lane_loop` loops of their own: of
+    `total += h` at the end of each iteration, only h is computed in lanes, and of a row that is
+    divided by its sum, only the sum.
 
-    Acts on the outermost loop over a block, the first below it. What the new loops share of
-    temporary memory gets a copy for each iteration. Returns False where there is no such loop, or
-    a step is refused; the schedule is then unchanged.
+    Acts on the loops of which the block is the first statement, the outer first. What the new loops
+    share of temporary memory gets a copy for each iteration. Returns False where there is no such
+    loop, or a step is refused; the schedule is then unchanged.
     """
     child, before = child_of(sch, token), len(sch.trace)
     scope = sch.state.scope(child.realize)
-    if not child.loops or scope.under(child.loops[0])[0].token is not token:
-        return False
-    try:
-        _part(sch, scope, child, func)
-    except ScheduleError:
+    for depth, loop in enumerate(child.loops):
+        if scope.under(loop)[0].token is not token:
+            continue
+        try:
+            _part(sch, scope, child, depth, func)
+        except ScheduleError:
+            undo_to(sch, before)
+        now = child_of(sch, token)
+        if len(sch.trace) > before and lane_loop(sch.state.scope(now.realize), now) is not None:
+            return True
         undo_to(sch, before)
-        return False
-    now = child_of(sch, token)
-    if len(sch.trace) > before and lane_loop(sch.state.scope(now.realize), now) is not None:
-        return True
-    undo_to(sch, before)
     return False
 
 
-def _part(sch: Schedule, scope: Scope, child: Child, func: str | None) -> None:
-    loop = child.loops[0]
+def _part(sch: Schedule, scope: Scope, child: Child, depth: int, func: str | None) -> None:
+    loop = child.loops[depth]
     items, under = statement_blocks(scope, loop), scope.under(loop)
     own = [b for b in scope.block.alloc_buffers if self_contained(b, scope, loop)]
     written = {b for c in under for b, use in buffer_uses(c.block).items() if use.writes}
     shared = {b for b in written - {*own} if not disjoint(b, scope, loop)}
-    ordered = [any(not shared.isdisjoint(buffer_uses(c.block)) for c in item) for item in items]
-    if ordered[0] or True not in ordered:
+    alone = [
+        any(not shared.isdisjoint(buffer_uses(c.block)) or not _near(c, loop, own) for c in item)
+        for item in items
+    ]
+    if alone[0] or True not in alone:
         return
-    parts = [[n for n, _ in run] for _, run in groupby(enumerate(ordered), lambda e: e[1])]
+    parts = [[n for n, _ in run] for _, run in groupby(enumerate(alone), lambda e: e[1])]
     part = {c.token: k for k, run in enumerate(parts) for n in run for c in items[n]}
     for buffer in own:
         users = [c for c in under if buffer in buffer_uses(c.block)]
@@ -106,10 +114,10 @@ def _part(sch: Schedule, scope: Scope, child: Child, func: str | None) -> None:
             (c, n) for c in users for n, r in enumerate(c.block.writes) if r.buffer is buffer
         )
         named = sch.get_block(writer.block.name, func)
-        sch.expand_buffer(named, place, sch.get_loops(named)[0])
+        sch.expand_buffer(named, place, sch.get_loops(named)[depth])
         if buffer.scope != "global":  # the stack has no room for all copies
             sch.set_scope(named, place, "global")
-    sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[0], parts)
+    sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[depth], parts)
 
 
 def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) -> bool:
@@ -128,15 +136,23 @@ def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) ->
             return False
         if any(isinstance(s, While) for s in walk_stmts(child.block.body)):
             return False
-        for access in accesses(child.block):
-            if access.buffer in private or access.buffer in child.block.alloc_buffers:
-                continue
-            move = stride_of(access, child, loop)
-            near = move is not None and (1 if access.is_write else -1) <= move <= SHUFFLED
-            if not near and not (walks(access, child, loop) and _in_order(child)):
-                return False
-            stored = stored or access.is_write
+        if not _near(child, loop, private):
+            return False
+        memory = {*private, *child.block.alloc_buffers}
+        stored = stored or any(a.is_write and a.buffer not in memory for a in accesses(child.block))
     return stored and carried_dependence(loop, scope) is None
+
+
+def _near(child: Child, loop: For, private: Sequence[Buffer]) -> bool:
+    """Whether the accesses of other memory than `private` are vectors along a loop, or walk."""
+    for access in accesses(child.block):
+        if access.buffer in private or access.buffer in child.block.alloc_buffers:
+            continue
+        move = stride_of(access, child, loop)
+        near = move is not None and (1 if access.is_write else -1) <= move <= SHUFFLED
+        if not near and not (walks(access, child, loop) and _in_order(child)):
+            return False
+    return True
 
 
 def _in_order(child: Child) -> bool:

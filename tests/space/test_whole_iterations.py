@@ -101,6 +101,55 @@ def distances(A: T.Buffer((N, 30)), B: T.Buffer((M, 30)), C: T.Buffer((N, M))):
 
 
 @T.prim_func
+def normalized(A: T.Buffer((M, 29)), w: T.Buffer((29,)), B: T.Buffer((M, 29))):
+    """The sums of rows run in lanes; the results lie along the rows."""
+    for i in range(M):
+        m = T.float32(0)
+        for j in range(29):
+            m += A[i, j]
+        m = m / T.float32(29)
+        v = T.float32(0)
+        for j in range(29):
+            v += (A[i, j] - m) * (A[i, j] - m)
+        r = T.float32(1) / T.sqrt(v + T.float32(1e-5))
+        for j in range(29):
+            B[i, j] = (A[i, j] - m) * r * w[j]
+
+
+@T.prim_func
+def grouped(A: T.Buffer((3, 20, 2, 21), "float64"), B: T.Buffer((3, 20, 2, 21), "float64")):
+    """Below an outer loop; two sums in one loop share what they load."""
+    for b in range(3):
+        for g in range(20):
+            s = T.float64(0)
+            q = T.float64(0)
+            for c in range(2):
+                for h in range(21):
+                    s += A[b, g, c, h]
+                    q += A[b, g, c, h] * A[b, g, c, h]
+            m = s / 42.0
+            r = 1.0 / T.sqrt(q / 42.0 - m * m + 1e-5)
+            for c in range(2):
+                for h in range(21):
+                    B[b, g, c, h] = (A[b, g, c, h] - m) * r
+
+
+@T.prim_func
+def centred_at_run_time(a: T.handle, c: T.handle):
+    m = T.int64()
+    A = T.match_buffer(a, (37, m))
+    B = T.match_buffer(c, (37, m))
+    for i in range(37):
+        s = T.float32(0)
+        q = T.float32(0)
+        for j in range(m):
+            s += A[i, j]
+            q += A[i, j] * A[i, j]
+        for j in range(m):
+            B[i, j] = (A[i, j] + s) * q
+
+
+@T.prim_func
 def carried(A: T.Buffer((M,), "float32"), B: T.Buffer((M,), "float32")):
     """An iteration reads what the iteration before it left in s."""
     s = T.float32(0)
@@ -170,6 +219,43 @@ def test_lanes_that_walk_along_rows_give_the_bits_of_the_program(func: PrimFunc)
         got = [a.copy() for a in given]
         build(sch.mod, target="native")(*got)
         np.testing.assert_array_equal(got[-1], wanted[-1])
+
+
+def _bits(func: PrimFunc, mods: list[Schedule], given: list[np.ndarray]) -> None:
+    """Scheduled programs store the bits of the program as written, NaN and infinity too."""
+    wanted = [a.copy() for a in given]
+    build(func, target="native")(*wanted)
+    for sch in mods:
+        got = [a.copy() for a in given]
+        build(sch.mod, target="native")(*got)
+        np.testing.assert_array_equal(got[-1], wanted[-1])
+
+
+@pytest.mark.parametrize(("func", "lanes"), [(normalized, 16), (grouped, 8)])
+def test_statements_that_store_along_rows_get_a_loop_of_their_own(
+    func: PrimFunc, lanes: int
+) -> None:
+    rng = np.random.default_rng(1)
+    given = [rng.standard_normal(b.constant_shape()).astype(str(b.dtype)) for b in func.buffers]
+    given[0].flat[5], given[0].flat[-40] = np.nan, np.inf
+    scheduled = Schedule(func)
+    default_trace(func, TARGET).apply(scheduled)
+    assert _lanes(scheduled) == {lanes}
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    (space,) = [s for s in found if any("whole_iterations" in e.values for e in s.entries)]
+    drawn = [draw(func, space, seed) for seed in range(6)]
+    assert any(lanes // 2 in _lanes(sch) for sch in drawn) is (lanes == 16)
+    _bits(func, [scheduled, *drawn], given)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 70])
+def test_rows_of_run_time_length_are_summed_in_lanes(length: int) -> None:
+    scheduled = Schedule(centred_at_run_time)
+    default_trace(centred_at_run_time, TARGET).apply(scheduled)
+    assert _lanes(scheduled) == {16}
+    rng = np.random.default_rng(2)
+    given = [rng.standard_normal((37, length)).astype("float32") for _ in range(2)]
+    _bits(centred_at_run_time, [scheduled], given)
 
 
 def test_sums_in_any_order_do_not_walk() -> None:

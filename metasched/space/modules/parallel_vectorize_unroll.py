@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from metasched.analysis.access import STEPS
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
 from metasched.ir.stmt import Block, BlockRealize, ForKind, Stmt
 from metasched.ir.visit import blocks_of, free_vars
@@ -68,6 +69,8 @@ class ParallelVectorizeUnroll:
                     widths = [1, *(n for n in widths if n <= MOST_LANES)]
                 elif gathers(realize.block):
                     widths.insert(0, 1)  # one lane: no vectors
+                elif not has_vectors(realize.block) and lanes >= 2 * STEPS:
+                    widths.insert(0, lanes // 2)  # rows may push each other out of the cache
                 width = choice(sch, widths)
                 sch.annotate(block, VECTORIZE, width)
         return [sch]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from metasched.analysis.access import STEPS
 from metasched.analysis.block import TILED
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import BlockToken
@@ -21,6 +22,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
 from metasched.space.loop_kinds import SMALL, child_of, steps
+from metasched.space.strides import has_walks
 from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "whole_iterations"
@@ -67,6 +69,8 @@ class WholeIterations:
         if extent is None:  # rows of a sparse matrix are short, and the last vector is masked
             sizes = [lanes // 2, lanes]
         else:
+            if any(has_walks(c.block) for c in under) and lanes >= 2 * STEPS:
+                sizes.insert(0, lanes // 2)  # rows may push each other out of the cache
             sizes = [n for n in sizes if n <= extent]
         taken = any(TILED in c.block.annotations for c in under)
         if under[0] is not child or taken or lanes < 2 or not sizes:
