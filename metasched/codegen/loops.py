@@ -7,6 +7,7 @@ from metasched.codegen.ahead import emit_ahead
 from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.chunks import loop_over_chunks
 from metasched.codegen.compaction import emit_compaction
+from metasched.codegen.copies import emit_copies
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
@@ -87,7 +88,7 @@ def _dispatch(e: Emitter, node: For) -> None:
         if emit_transpose(e, node):
             return
         _unrolled(e, node, int(extent.const))
-    else:
+    elif not emit_copies(e, node, extent, serial_loop):
         serial_loop(e, node, literal(0), extent)
 
 

@@ -9,7 +9,8 @@ A loop of few iterations is copied wholly where the copies know quotients and re
 variable, such as the minors A[(i + 1) % 3] of a 3 x 3 matrix.
 
 A processor takes a branch every two cycles at best, as long as a lookup in a table. Loops in
-vectors, sums, scans and loops that read what they store stay as they are.
+vectors stay as they are. Sums, scans and loops that read what they store are left to code
+generation (`codegen.copies`), which knows other forms of some of them.
 """
 
 from __future__ import annotations
@@ -88,17 +89,28 @@ def _all_copies(stmt: Stmt) -> Stmt:
 
 def _is_short(loop: For) -> bool:
     inner = list(walk_stmts(loop.body))
-    extent = as_int(loop.extent)
+    stores = [s for s in inner if isinstance(s, BufferStore)]
+    if not is_short(loop) or any(loop.var not in free_vars(s.indices[0]) for s in stores):
+        return False
+    return not reads_what_it_stores(loop)
+
+
+def is_short(loop: For) -> bool:
+    """Whether a serial loop has no loop inside, at least LEAST iterations if their number is known,
+    and at most MOST operations, loads and stores in each."""
+    inner = list(walk_stmts(loop.body))
     if loop.kind is not ForKind.SERIAL or loop.annotations or not _plain(inner):
         return False
-    if extent is not None and extent < LEAST:
-        return False
-    stores = [s for s in inner if isinstance(s, BufferStore)]
-    work = sum(_work(e) for s in inner for e in s.exprs) + len(stores)
-    if work > MOST or any(loop.var not in free_vars(s.indices[0]) for s in stores):
-        return False
-    written = {s.buffer.data for s in stores}
-    return not any(x.buffer.data in written for s in inner for e in s.exprs for x in loads_of(e))
+    stores = sum(isinstance(s, BufferStore) for s in inner)
+    work = sum(_work(e) for s in inner for e in s.exprs) + stores
+    return work <= MOST and (as_int(loop.extent) or LEAST) >= LEAST
+
+
+def reads_what_it_stores(loop: For) -> bool:
+    """Whether a loop loads memory to which it stores."""
+    inner = list(walk_stmts(loop.body))
+    written = {s.buffer.data for s in inner if isinstance(s, BufferStore)}
+    return any(x.buffer.data in written for s in inner for e in s.exprs for x in loads_of(e))
 
 
 def _plain(inner: list[Stmt]) -> bool:
