@@ -148,6 +148,61 @@ def test_a_buffer_of_the_function_or_of_an_outer_block_is_refused():
     check_refused(sch, lambda: sch.overcompute_box("X"), "not-allocated", message)
 
 
+IN_ORDER = """
+@T.prim_func
+def f(A: T.Buffer((6, 5)), N: T.Buffer((6,), "int32"), C: T.Buffer((6, 6))):
+    X = T.alloc_buffer((6, 6))
+    for i in range(6):
+        for j in {span}:
+            with T.block("zero"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                X[vi, vj] = 0.5
+    for i in range(6):
+        for j in {span}:
+            for k in {depth}:
+                with T.block("X"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    vk = T.axis.opaque(5, k)
+                    X[vi, vj] = X[vi, vj] + A[vi, vk] * A[vj, vk]
+    for i in range(6):
+        for j in {read}:
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = X[vi, vj] * 2
+"""
+
+
+@pytest.mark.parametrize("span", ["range(i + 1)", "range(i, 6)", "range(i // 2)"])
+def test_sums_in_order_and_what_sets_them_become_squares(span):
+    sch = Schedule(parse(IN_ORDER.format(span=span, depth="range(5)", read=span)), check=True)
+    before = sch.mod["main"]
+    message = "X reads .* not proved to be written before"
+    check_refused(sch, lambda: sch.overcompute_box("X"), "region-cover", message)
+    for name in ("zero", "X"):
+        sch.overcompute_box(name)
+    i, j, k = sch.get_loops("X")
+    rows, row = sch.split(i, [None, 2])
+    sch.reorder(rows, j, k, row)
+    sch.parallel(rows)
+    if "//" not in span:
+        sch.skip_unused(j)
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"),
+    [
+        ({"depth": "range(i // 2 + 1)"}, "not-plain-index", "X does not write one element"),
+        ({"read": "range(6)"}, "other-writer", "is written by zero, X, and C may read what X"),
+        ({"read": "range(i + 1, 6)"}, "other-writer", "and C may read what X does not write"),
+    ],
+)
+def test_refusals_of_sums_in_order(change, reason, message):
+    parts = {"span": "range(i + 1)", "read": "range(i + 1)", "depth": "range(5)", **change}
+    sch = Schedule(parse(IN_ORDER.format(**parts)))
+    check_refused(sch, lambda: sch.overcompute_box("X"), reason, message)
+
+
 def test_split_and_marked_loops_are_refused():
     sch = triangle()
     sch.split(sch.get_loops("X")[0], [2, 3])
@@ -190,7 +245,7 @@ def test_a_second_writer_is_refused():
             C[vi, vj] = X[vi, vj]
 """,
         "other-writer",
-        "X is written by zero, X",
+        "X is written by zero, X, and C may read what X does not write",
     )
 
 

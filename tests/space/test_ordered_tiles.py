@@ -119,3 +119,38 @@ def test_padded_tiles_keep_every_bit(text):
             kernel(a, b, one)
             written(a, b, two)
             np.testing.assert_array_equal(one, two)
+
+
+TRIANGLE = """
+@T.prim_func
+def f(A: T.Buffer(({n}, 9), "{dtype}"), C: T.Buffer(({n}, {n}), "{dtype}")):
+    for i in range({n}):
+        for j in {span}:
+            s = T.{dtype}(0)
+            for k in range(9):
+                s += A[i, k] * A[j, k]
+            C[i, j] = s
+"""
+
+
+@pytest.mark.parametrize("span", ["range(i + 1)", "range(i)", "range(i, 48)", "range(i + 3, 48)"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_triangle_of_sums_is_tiled_over_its_square(span, dtype):
+    """Each element is summed in order; outside of the triangle nothing is stored."""
+    n = 49 if span == "range(i)" else 48  # whole vectors of columns
+    func = parse(TRIANGLE.format(n=n, span=span, dtype=dtype))
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    boxes = [s for s in spaces if "overcompute_box" in str(s) and "opaque" not in str(s)]
+    tiled = [s for s in boxes if "SSRRS" in str(s)]
+    assert tiled
+    a = np.random.default_rng(0).standard_normal((n, 9)).astype(dtype)
+    a[5, 2], a[40, 0] = np.nan, np.inf
+    want = np.full((n, n), 7, dtype)
+    ms.build(func)(a, want)
+    for space in boxes:
+        for seed in range(3):
+            sch = draw(func, space, seed)
+            if sch is not None:
+                got = np.full((n, n), 7, dtype)
+                ms.build(sch)(a, got)
+                np.testing.assert_array_equal(got, want)

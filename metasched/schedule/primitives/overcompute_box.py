@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from metasched.analysis.added import unsafe_instances
 from metasched.analysis.block import is_leaf
+from metasched.analysis.cover import covered, shared_loops
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import TRUE, Var, as_expr, as_int
@@ -26,15 +27,15 @@ def overcompute_box(state: State, block: BlockLike) -> None:
     zero on where possible.
 
     A triangle becomes the square around it, whose loops have constant extents and can be tiled.
-    The results outside of the triangle are computed too, in elements that nothing reads: the block
-    is the only writer of a buffer of its own. Loops and block keep their handles.
+    The results outside of the triangle are computed too, in elements that no other block reads: all
+    that other blocks read, this block wrote before. Loops and block keep their handles.
 
     requires  a leaf block without predicate, alone below its loops, of which each is the value of
               one iterator; constant ranges of the loops of reduce iterators; loops without
-              annotation; one buffer written, allocated by the block around and written by no other
-              block, at one place that has each spatial iterator as an index; reads that stay in
-              their buffers, and read what was written before, in the added instances too; no
-              integer division by zero there
+              annotation; one buffer written, allocated by the block around, at one place that has
+              each spatial iterator as an index; another writer only if the block writes all that
+              other blocks read of the buffer; reads that stay in their buffers, and read what was
+              written before, in the added instances too; no integer division by zero there
     rewrite   for i in range(4): for j: B(X[i, j] = A[j])
               -> for i in range(4): for j in range(4): B(X[i, j] = A[j])
     """
@@ -46,7 +47,7 @@ def overcompute_box(state: State, block: BlockLike) -> None:
     wider = _wider(state, loops)
     if not wider:
         return
-    place = _place(state, realize)
+    place = _place(state, realize, wider)
     _require_private(state, realize, place.buffer)
     fixed = {v.var: Range(n.min, n.extent) for n, v in loops.items() if n not in wider}
     failure = unsafe_instances(old, {**fixed, **_domains(loops, wider)})
@@ -123,14 +124,15 @@ def _inside(loop: For, domain: Range) -> bool:
     return low <= start and start + count <= low + size
 
 
-def _place(state: State, realize: BlockRealize) -> BufferStore:
+def _place(state: State, realize: BlockRealize, wider: Mapping[For, Range]) -> BufferStore:
     """A store of the block; all stores and loads of its buffer use one element for each point."""
     block = realize.block
     stores = [s for s in walk(block) if isinstance(s, BufferStore)]
     buffers = {s.buffer for s in stores}
     loads = [e for e in walk(block) if isinstance(e, BufferLoad) and e.buffer in buffers]
     spatial = {v.var for v in block.iter_vars if v.is_spatial}
-    others = any(not (v.is_spatial or v.is_reduce) for v in block.iter_vars)
+    wide = {v.var for loop, v in _loops(state, realize).items() if loop in wider}
+    others = any(not (v.is_spatial or v.is_reduce) and v.var in wide for v in block.iter_vars)
     places = {(s.buffer, s.indices) for s in stores} | {(e.buffer, e.indices) for e in loads}
     if len(places) != 1 or others or not spatial <= set(stores[0].indices):
         raise state.error(
@@ -152,10 +154,16 @@ def _require_private(state: State, realize: BlockRealize, buffer: Buffer) -> Non
         )  # fmt: skip
     refuse_opaque(state, realize.block, buffer)
     refuse_outside(state, scope, buffer)
+    own = scope.child(realize.block.token)
     writers = scope.writers(buffer)
-    if len(writers) != 1:
-        who = ", ".join(w.block.name for w in writers)
-        raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
+    if len(writers) == 1:
+        return  # what is read was written
+    for reader in scope.readers(buffer):
+        if reader is own or covered(reader, [own], buffer, shared_loops(own, reader)) is None:
+            continue
+        who, reads = ", ".join(w.block.name for w in writers), reader.block.name
+        text = f"{buffer.name} is written by {who}, and {reads} may read what {name} does not write"
+        raise state.error("other-writer", text, realize)
 
 
 def _over_domains(block: Block, iters: tuple[IterVar, ...]) -> Block:

@@ -24,6 +24,7 @@ from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
+from metasched.ir.stmt import BlockToken
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
@@ -118,7 +119,23 @@ def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
                 sch.cache_update(sch.get_loops(sch.get_block(block.name, func))[0], "global")
             except ScheduleError as error:
                 sch.refused.append(error)
+        else:
+            _over_boxes(sch, block.token, func)
     return len(sch.trace) > before
+
+
+def _over_boxes(sch: Schedule, token: BlockToken, func: str | None) -> None:
+    """Compute a triangle of sums, and what sets them, over the square around it."""
+    now, before = child_of(sch, token), len(sch.trace)
+    if all(as_int(n.min) is not None and as_int(n.extent) is not None for n in now.loops):
+        return
+    writers = sch.state.scope(now.realize).writers(now.block.writes[0].buffer)
+    try:
+        for writer in writers:
+            sch.overcompute_box(sch.get_block(writer.block.name, func))
+    except ScheduleError as error:
+        sch.refused.append(error)
+        undo_to(sch, before)
 
 
 def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:

@@ -283,8 +283,7 @@ class RegisterTiling:
             sch.annotate(block, TILED, STRUCTURE)
         else:
             plan.form.place(sch, levels[_REGISTER], levels[_GROUP])
-        if finish is not None:
-            skip_outside(sch, finish, levels[_MIDDLE])
+        skip_outside(sch, block if finish is None else finish, levels[_MIDDLE])
 
     def _join(
         self, sch: Schedule, first: BlockRV | None, finish: BlockRV | None, place: LoopRV,
