@@ -17,11 +17,17 @@ class BlockRV:
 
     __slots__ = ("__weakref__",)
 
+    def __repr__(self) -> str:
+        return "<BlockRV>"
+
 
 class LoopRV:
     """A loop of a schedule (or the mark "root" or "inline" of a sampled location)."""
 
     __slots__ = ("__weakref__",)
+
+    def __repr__(self) -> str:
+        return "<LoopRV>"
 
 
 class ExprRV(Var):

@@ -73,8 +73,16 @@ class Param:
         for item in value if self.variadic else (value,):
             if not accepts(item):
                 wanted = " or ".join(_kinds(self.hint))
-                return f"{self.name} takes {wanted}, not {type(item).__name__} {brief(item)[:60]}"
+                return f"{self.name} takes {wanted}, not {_shown(item)}"
         return ""
+
+
+def _shown(value: Any) -> str:
+    """An argument in an error; of a list of handles, which a step returned, how many."""
+    kinds = {type(v).__name__ for v in value} if isinstance(value, (list, tuple)) else set()
+    if len(kinds) == 1 and kinds <= {"BlockRV", "LoopRV"}:
+        return f"a list of {len(value)} {kinds.pop()}; give one of them"
+    return f"{type(value).__name__} {brief(value)[:60]}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -268,6 +268,15 @@ def test_an_argument_of_the_wrong_type_is_named(step, said) -> None:
     check_refused(sch, lambda: step(sch), "wrong-argument", said)
 
 
+def test_a_list_of_handles_in_place_of_one_is_named() -> None:
+    sch = Schedule(matmul)
+    loops = sch.get_loops("C")
+    said = "loop takes LoopRV, not a list of 3 LoopRV; give one of them"
+    check_refused(sch, lambda: sch.parallel(loops), "wrong-argument", said)
+    assert str(loops) == "[<LoopRV>, <LoopRV>, <LoopRV>]"
+    assert str(sch.get_block("C")) == "<BlockRV>"
+
+
 def test_a_factor_that_is_no_integer_is_refused() -> None:
     sch = Schedule(matmul)
     i, *_ = sch.get_loops("C")
