@@ -388,6 +388,41 @@ def test_default_schedule_merges_steps_on_the_same_elements(step, last, columns,
     check_numbers(func, sch.mod, compiled=True)
 
 
+@pytest.mark.parametrize(("weight", "nests"), [
+    ("T.floor(A[vi, vk] * B[vk, vj] * 0.5)", 2),
+    ("T.floor(A[vi, vk] + B[vk, vj] * 0.5)", 3),
+    ("A[vi, vk] * B[vk, vj] + 40.0", 3),
+])  # fmt: skip
+def test_default_schedule_merges_sums_that_call_a_function_of_the_same_values(weight, nests):
+    """A weighted mean: the function is computed once for the sum and for the sum of the weights."""
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((40, 20), "float32"), B: T.Buffer((20, 48), "float32"),
+         C: T.Buffer((40, 48), "float32")):
+    N, D = T.alloc_buffer((40, 48)), T.alloc_buffer((40, 48))
+    for i, j, k in T.grid(40, 48, 20):
+        with T.block("N"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                N[vi, vj] = T.float32(0)
+            N[vi, vj] = N[vi, vj] + T.floor(A[vi, vk] * B[vk, vj] * 0.5) * B[vk, vj]
+    for i, j, k in T.grid(40, 48, 20):
+        with T.block("D"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                D[vi, vj] = T.float32(0)
+            D[vi, vj] = D[vi, vj] + {weight}
+    for i, j in T.grid(40, 48):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = N[vi, vj] / D[vi, vj]
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    assert len(sch.func.body.block.body.stmts) == nests
+    check_numbers(func, sch.mod, compiled=True)
+
+
 def test_a_scalar_of_a_large_nest_is_kept_on_the_heap():
     """The copies for all iterations would fill the stack, which limit_stack refuses."""
 
