@@ -60,7 +60,7 @@ def arguments(n: int, k: int, dtype: str, steps: int, active: int) -> list[np.nd
     return [a, rows, x, m, np.zeros(n, a.dtype)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(2, 140), k=st.integers(1, 21), dtype=st.sampled_from(DTYPES),
     value=st.sampled_from(VALUES), row=st.sampled_from(["p[j]", "j"]),

@@ -51,9 +51,11 @@ def test_attention_in_blocks_of_rows_computes_the_same():
         if sch is None:
             continue
         drawn += 1
-        outputs = [np.zeros_like(wanted), np.zeros_like(wanted)]
-        run(sch.mod, *inputs, outputs[0])
-        build(sch, target="native")(*inputs, outputs[1])
+        outputs = [np.zeros_like(wanted)]
+        build(sch, target="native")(*inputs, outputs[0])
+        if drawn <= 3:
+            outputs.append(np.zeros_like(wanted))
+            run(sch.mod, *inputs, outputs[1])
         for output in outputs:
             np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-5)
     assert drawn >= 2
