@@ -319,3 +319,45 @@ def test_windows_are_the_same(first, last, shift, vectors, outer, order):
     inside = f"{first} {order} {place} and {place} {order} {last} and 0 <= {place} and {place} < 49"
     text = _window(inside, place, vectors, outer)
     agree(text, integers((4, 49)), integers((4, vectors * 8), seed=1))
+
+
+REFLECTED = """
+@T.prim_func
+def main(A: T.Buffer(({size},), "float32"), n: T.Buffer((1,), "int32"),
+         B: T.Buffer(({vectors} * 8,), "float32")):
+    for j0 in T.serial({vectors}):
+        for k in range(12):
+            for j1 in T.vectorized(8):
+                B[j0 * 8 + j1] = B[j0 * 8 + j1] + A[{index}]
+"""
+
+
+def _reflected(index: str, vectors: int = 6, size: int = 49) -> str:
+    return REFLECTED.format(index=index, vectors=vectors, size=size)
+
+
+@pytest.mark.parametrize(
+    ("index", "mirrored"),
+    [
+        ("T.abs(j0 * 8 + j1 + k - 10)", [True, False]),
+        ("T.min(T.abs(j0 * 8 + j1 + k - 9), 96 - (j0 * 8 + j1 + k))", [True, False, True]),
+        ("T.max(j0 * 8 + j1, 47 - j0 * 8 - j1)", [True]),  # half of the vectors take each side
+        ("T.abs(j0 * 8 + j1 - n[0])", [True]),
+    ],
+)
+def test_reflected_rows_are_mirrored_at_the_ends_alone(index, mirrored):
+    text = _reflected(index)
+    loops = [s for s in walk_stmts(lower(parse(text), NATIVE).body) if isinstance(s, For)]
+    inner = [s for s in loops if s.extent.value == 12]
+    exprs = [[n for s in walk_stmts(x) for e in s.exprs for n in walk_exprs(e)] for x in inner]
+    kinds = (Min, Max, Call)
+    assert [any(isinstance(n, kinds) for n in found) for found in exprs] == mirrored
+    agree(text, integers((49,)), np.full(1, 30, "int32"), integers((48,), seed=1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(shift=st.integers(-20, 20), vectors=st.integers(1, 7), by=st.integers(1, 3))
+def test_reflected_rows_are_the_same(shift, vectors, by):
+    place = f"T.abs((j0 * 8 + j1) * {by} + k + {shift})"
+    text = _reflected(f"T.max(T.min({place}, 2 * 48 - {place}), 0)", vectors)
+    agree(text, integers((49,)), np.zeros(1, "int32"), integers((vectors * 8,), seed=1))

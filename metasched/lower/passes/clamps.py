@@ -9,8 +9,9 @@ becomes
         else: for l in vectorized(16): B[16 * i + l] = A[min(16 * i + l, 90)]
 
 Lanes of a clamped index are gathered one by one, but most vectors of an image or a padded tile
-touch no border. So it is with remainders: A[(16 * i + l + 1) % 96] is A[16 * i + l + 1] where that
-is at most 95. `hoist_guards` then cuts the loop where the test fails. So it does for choices:
+touch no border. So it is with absolute values, and with remainders: A[(16 * i + l + 1) % 96] is
+A[16 * i + l + 1] where that is at most 95. `hoist_guards` then cuts the loop where the test fails.
+So it does for choices:
 
     for j in 8: B[j] = if_then_else(j == 0, A[0], B[j - 1] + A[j])
     ->  B[0] = A[0]; for j in 7: B[j + 1] = B[j] + A[j + 1]
@@ -226,17 +227,20 @@ class _Plain:
         variable says that it is the result."""
         if node.dtype is not INT64 or is_data(node, self.data):
             return None
-        moving = [side for side in (node.a, node.b) if lane in free_vars(side)]
-        if len(moving) != 1:
-            return None
         sign = 1 if isinstance(node, Min) else -1
-        bound = node.b if moving[0] is node.a else node.a
-        form = linear_address(moving[0]).plus(linear_address(bound), -1).scaled(sign)
-        most = _most(form, inside)
-        if most is None or self.loop not in frozenset().union(*map(free_vars, most.terms)):
+        ways = []
+        for side, bound in ((node.a, node.b), (node.b, node.a)):
+            form = linear_address(side).plus(linear_address(bound), -1).scaled(sign)
+            most = _most(form, inside) if lane in free_vars(side) else None
+            if most is not None and any(self.loop in free_vars(atom) for atom in most.terms):
+                ways.append((side, most))
+        if lane in free_vars(node.a) & free_vars(node.b):  # max(x, -x), which is abs(x)
+            ways = [way for way in ways if self._count(way[1]) > (self.extent or 0) // 2]
+        if not ways:
             return None
+        side, most = ways[0]
         self._require(most)
-        return moving[0]
+        return side
 
     def _unwrapped(self, node: FloorMod, inside: Inside, lane: Var) -> Expr | None:
         """A remainder of lanes as the sum below it, less a multiple of the divisor: the multiple of

@@ -38,7 +38,7 @@ from metasched.ir.stmt import (
     evolve,
 )
 from metasched.ir.visit import transform_expr, walk_exprs, walk_stmts
-from metasched.lower.passes.data import data_vars, wraps
+from metasched.lower.passes.data import data_vars, is_data, wraps
 
 _BUILD: dict[type[Arithmetic], Callable[[Expr, Expr], Expr]] = {
     Add: ir.add, ir.Sub: ir.sub, Mul: ir.mul, ir.FloorDiv: ir.floordiv, ir.FloorMod: ir.floormod,
@@ -263,6 +263,10 @@ class _Flatten:
         if isinstance(expr, Call) and expr.op.name == "if_then_else" and lanes == 1:
             condition, a, b = expr.args
             return Call(INT64, expr.op, (condition, inner(a), inner(b)))
+        if isinstance(expr, Call) and expr.op.name == "abs" and lanes == 1:
+            (of,) = expr.args
+            if not is_data(of, self.named):
+                return ir.maximum(inner(of), 0 - inner(of))
         return cast(INT64.with_lanes(lanes), expr)
 
 
