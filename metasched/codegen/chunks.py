@@ -50,7 +50,8 @@ def emit_in_chunks(
 ) -> None:
     """Emit all full vectors of a loop, then the iterations that are left."""
     count = binary(e, Max, binary(e, FloorDiv, extent, literal(lanes)), literal(0))
-    loop_over_chunks(e, node, count, lanes, emit, serial_loop)
+    if count.const != 0:  # a loop is emitted with its test at the end
+        loop_over_chunks(e, node, count, lanes, emit, serial_loop)
     done = binary(e, Mul, count, literal(lanes))
     if done.const is None or done.const != extent.const:
         serial_loop(e, node, done, extent)

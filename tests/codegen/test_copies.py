@@ -71,3 +71,19 @@ def test_no_step_of_a_negative_length_runs() -> None:
 def test_a_round_has_four_steps() -> None:
     text = {n: ms.build(program("running sum", "int64", n)).llvm_ir for n in (15, 64)}
     assert text[64].count("store i64") == text[15].count("store i64") + 3  # s once
+
+
+def test_an_extent_that_unrolling_makes_a_small_number():
+    """A loop over chunks of which there are none would run once."""
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((20,), "int32")):
+    for t in T.unroll(6):
+        for i in range(t, 5 + T.min(t, 2)):
+            A[i] = A[i + 1] * 2 + t
+""")
+    given = np.arange(20, dtype="int32")
+    wanted, found = given.copy(), given.copy()
+    run(func, wanted)
+    ms.build(func)(found)
+    np.testing.assert_array_equal(found, wanted)
