@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
+from metasched.ir.dtype import DType
 from metasched.ir.equal import structural_equal
-from metasched.ir.expr import Add, Expr, FloorDiv, IntImm, Mul, Sub, as_expr, as_int, sub
+from metasched.ir.expr import Add, Expr, FloorDiv, IntImm, Mul, Sub, as_expr, as_int, cast, sub
 from metasched.script.builder import typed
 from metasched.script.diagnostics import Source
 from metasched.script.sections import Axis, NoVector, Section
@@ -144,6 +145,7 @@ class Indexing(ABC):
         return low, size
 
     def _bounds(self, node: ast.AST, start: Any, stop: Any) -> tuple[Expr, Expr]:
+        start, stop = _wide_end(start), _wide_end(stop)
         if isinstance(start, Expr):
             low = self.index(node, start)
             return low, self.index(node, self.guard(node, typed, stop, low.dtype))
@@ -167,3 +169,13 @@ def _same(a: Expr, b: Expr) -> bool:
     """Whether two expressions are equal up to the variables that a Let binds anew at each
     reading."""
     return a is b or (type(a) is type(b) and structural_equal(a, b))
+
+
+def _wide_end(end: Any) -> Any:
+    """An end of a loop that is known at run time only, in a type in which the number of iterations
+    does not wrap: of `uint8`, 3 - 5 is 254."""
+    if not isinstance(end, Expr) or not end.dtype.is_int or isinstance(end, IntImm):
+        return end
+    if end.dtype.lanes > 1 or end.dtype in ("int32", "int64"):
+        return end
+    return cast(DType("int32" if end.dtype.bits < 32 else "int64"), end)

@@ -400,3 +400,23 @@ def test_operators_that_differ_from_python_print_as_functions():
         assert script(node) == text
         func = PrimFunc((i,), Evaluate(node))
         assert_structural_equal(func, parse(script(func)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint32"])
+def test_loops_between_narrow_numbers_count_as_python_does(dtype):
+    """Of `uint8`, 3 - 5 is 254; a loop from 5 to 3 has no iteration."""
+    func = agree(
+        f"""
+        @T.prim_func
+        def f(b: T.Buffer((4,), "{dtype}"), o: T.Buffer((128,), "int32")):
+            for i in range(3):
+                for p in range(b[i], b[i + 1]):
+                    o[p] = o[p] + i + 1
+        """,
+        np.array([5, 3, 120, 1], dtype), np.zeros(128, "int32"),
+    )  # fmt: skip
+    sch = Schedule(func)
+    sch.enclose("root")
+    sch.split(sch.get_loops("o")[1], [None, 16])
+    build(sch)(np.array([0, 127, 127, 127], dtype), got := np.zeros(128, "int32"))
+    assert got.tolist() == [1] * 127 + [0]
