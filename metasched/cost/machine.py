@@ -460,7 +460,7 @@ def _splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool
 def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | None:
     for k, loop in enumerate(order[:depth]):
         if loop.kind == "vectorized":
-            return access.steps[k]
+            return SHUFFLED + 1 if loop.index in access.access.broken else access.steps[k]
     return None
 
 

@@ -16,7 +16,7 @@ from metasched.analysis.block import FOLD, SCAN
 from metasched.arith.affine import as_written, interval
 from metasched.arith.bounds import EVERYTHING, Interval
 from metasched.cost.guard_fraction import Condition, conditions
-from metasched.cost.index_stride import IndexStride, clamped, index_stride
+from metasched.cost.index_stride import IndexStride, broken, clamped, index_stride
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Var, as_int
@@ -99,11 +99,13 @@ class TouchedBuffer:
 
     Attributes:
         uneven: for each clamped index, the loops along which it is clamped.
+        broken: the loops whose lanes are loaded one by one (see `index_stride.broken`).
     """
 
     buffer: Buffer
     dims: list[IndexStride]
     uneven: set[frozenset[int]]
+    broken: frozenset[int] = frozenset()
     reads: int = 0
 
 
@@ -265,6 +267,7 @@ class _Walker:
             elif access.dims != dims:
                 access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
             access.uneven |= uneven
+            access.broken = access.broken.union(*(broken(i, self.strides) for i in indices))
             access.reads += not writes
         accesses = list(merged.values())
         written = accesses[0].buffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metasched.cost.index_stride import LANES, STILL, clamped, index_stride
+from metasched.cost.index_stride import LANES, STILL, broken, clamped, index_stride
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import IntImm, Max, Min, Var, as_expr, cast
 from metasched.ir.op import Broadcast, Ramp, call
@@ -82,3 +82,15 @@ def test_loops_that_move_a_clamped_part_are_named():
     assert clamped(I * 8 + J, bound) == set()
     assert clamped(Min(I * 8, as_expr(20)) + J, bound) == {0}
     assert clamped(Max(Min(I + J, as_expr(6)), as_expr(0)), bound) == {0, 1}
+
+
+def test_lanes_that_reach_over_the_end_of_a_row_are_named():
+    """J are 16 lanes, I the loop around them; rows of 14, of 16 and of 32 elements."""
+    bound = {I: {0: (1, 6)}, J: {1: (1, 15)}}
+    fused = I * 16 + J
+    assert 1 in broken(fused % 14, bound)
+    assert 1 in broken((fused // 14) * 3 + fused % 14 * 2, bound)
+    assert 1 not in broken(fused % 32, bound) | broken(fused % 16, bound)
+    assert 1 not in broken(fused % 8, bound)  # the same digits in all vectors
+    assert broken(fused % 200, bound) == broken(fused, bound) == set()
+    assert broken((fused + 1) % 14, bound) == set()  # a ring, which `clamped` names

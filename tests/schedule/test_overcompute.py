@@ -9,6 +9,7 @@ from schedule.golden_programs import becomes
 from metasched.ir.expr import TRUE
 from metasched.schedule import domain as domains
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -332,3 +333,34 @@ def test_later_blocks_may_overwrite_what_the_block_reads() -> None:
     sch.reindex("C", ("read", 0))
     sch.reindex("A", ("write", 0))
     check_transform(product_in_place, sch)
+
+
+def _fused(row: int, stride: int):
+    """Sums over images of 3 rows, fused into one iterator of 3 * 5 elements."""
+    text = f"""
+@T.prim_func
+def f(A: T.Buffer((4, {2 * stride + 1}, {row}), "int32"), D: T.Buffer((15,), "int32")):
+    C = T.alloc_buffer((15,), "int32")
+    for v, k in T.grid(15, 4):
+        with T.block("C"):
+            vv, vk = T.axis.remap("SR", [v, k])
+            with T.init():
+                C[vv] = 0
+            C[vv] = C[vv] + A[vk, vv // 5 * {stride}, vv % 5]
+    for v in range(15):
+        with T.block("D"):
+            vv = T.axis.spatial(15, v)
+            D[vv] = C[vv]
+"""
+    return parse(text)
+
+
+@pytest.mark.parametrize(("row", "stride", "digits"), [(5, 1, 2), (5, 2, 1), (6, 1, 1)])
+def test_digits_that_join_to_one_address_are_clamped_together(row, stride, digits):
+    """A whole row of 5 elements follows the row before: v // 5 * 5 + v % 5 is v."""
+    func = _fused(row, stride)
+    sch = Schedule(func)
+    sch.overcompute("C", [4, 1])
+    check_transform(func, sch)
+    update = next(line for line in sch.mod.script().splitlines() if "C[vv] = C[vv] + A" in line)
+    assert update.count("T.min(vv, 14)") == digits

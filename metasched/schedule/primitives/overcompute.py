@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
+from operator import add
 
 from metasched.analysis.access import exact_accesses
 from metasched.analysis.added import control_exprs, unsafe_divisors
 from metasched.analysis.scope import EdgeKind
+from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, relax_ranges
 from metasched.arith.regions import block_access_regions
@@ -299,8 +301,13 @@ def _rewritten(
     def bounded(node: Expr) -> Expr | None:
         if not isinstance(node, BufferLoad) or node.buffer is place.buffer:
             return None
-        point = [index(i, n) for i, n in zip(node.indices, node.buffer.shape, strict=True)]
-        return BufferLoad(node.buffer, tuple(point), node.predicate)
+        point = tuple(index(i, n) for i, n in zip(node.indices, node.buffer.shape, strict=True))
+        if point != node.indices:
+            whole = tuple(substitute(i, held) for i in node.indices)
+            point = (
+                whole if _digits(point, node.buffer) and not _digits(whole, node.buffer) else point
+            )
+        return BufferLoad(node.buffer, point, node.predicate)
 
     def here(node: Expr) -> Expr | None:
         own = isinstance(node, BufferLoad) and node.buffer is place.buffer
@@ -344,6 +351,15 @@ def _all_clamped(old: Block, place: BufferStore, grown: Mapping[Expr, Expr], an:
     if (guarded or uses_grown(control_exprs(old))) and not all(_fits(*p, an) for p in places):
         return True
     return uses_grown(unsafe_divisors(old, an))
+
+
+def _digits(point: Sequence[Expr], buffer: Buffer) -> bool:
+    """Whether an address holds remainders that do not join the quotients beside them, as v // 14
+    and v % 14 join: the digits of a clamped iterator are both clamped, or neither joins."""
+    strides = buffer.constant_strides()
+    parts = [i * n for i, n in zip(point, strides, strict=True) if n is not None]
+    terms = linear_address(reduce(add, parts)).terms if parts else {}
+    return any(isinstance(atom, FloorMod) for atom in terms)
 
 
 def _fits(index: Expr, size: Expr, an: Analyzer) -> bool:
