@@ -187,6 +187,23 @@ def test_compiled_programs_agree(family, kind):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1, 4, 13])
+@pytest.mark.parametrize("start", [LOWEST, MINUS])
+def test_a_mask_may_leave_out_the_infinite_maximum(start, size):
+    """The other terms are then zero, and so is their sum: infinity less infinity is not taken."""
+    maximum, *others = FAMILIES["masked by a zero"]
+    text = program(maximum.replace(LOWEST, start), *others, n=13, outputs="MY")
+    x, v, p = values("normal", 13, np.random.default_rng(3))
+    x[0, 2], p[0, 2], x[1], p[2] = np.inf, -1.0, -np.inf, 1.0
+    wanted, found = ([np.zeros(3, "float32") for _ in range(2)] for _ in range(2))
+    with np.errstate(all="ignore"):
+        run(parse(text), x, v, p, *wanted)
+        run(rolled(text, size).mod, x, v, p, *found)
+    assert wanted[1][0] == 0.0
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
 def test_numpy_agrees_on_log_sum_exp():
     text = program(*FAMILIES["log-sum-exp"], n=100, outputs="MY")
     x, v, p = values("large", 100, np.random.default_rng(0))

@@ -133,3 +133,11 @@ def of_rest(state: State, member: Member, value: Expr) -> Member:
     chain = tuple(loop for loop in member.chain if loop.var in loops)
     realize = evolve(member.realize, iter_values=bound, block=block)
     return replace(member, realize=realize, chain=chain)
+
+
+def chooses(value: Expr) -> bool:
+    """Whether a value is chosen by a condition, which may be the mask of a sum."""
+    return any(
+        isinstance(node, Select) or (isinstance(node, Call) and node.op.name == "if_then_else")
+        for node in walk_exprs(value)
+    )

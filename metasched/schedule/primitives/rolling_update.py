@@ -20,6 +20,7 @@ from metasched.arith.conditions import negate
 from metasched.arith.regions import declared
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import (
+    EQ,
     TRUE,
     Div,
     Expr,
@@ -28,10 +29,12 @@ from metasched.ir.expr import (
     as_expr,
     as_int,
     cast,
+    compare,
     maximum,
     minimum,
 )
 from metasched.ir.func import FINITE
+from metasched.ir.op import call
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -60,7 +63,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.primitives.rolling_masked import Hidden, hidden, of_rest
+from metasched.schedule.primitives.rolling_masked import Hidden, chooses, hidden, of_rest
 from metasched.schedule.primitives.rolling_members import (
     Member,
     block_size,
@@ -292,6 +295,17 @@ class _Pass:
             if not owner.starts_finite:
                 self.last[scale.key] = self._buffer(f"{name}_last", owner, self.kept)
 
+    def _factor(self, scale: Scale, old: Expr, new: Expr) -> Expr:
+        """The factor of a sum when an extremum moves from `old` to `new`.
+
+        A mask of the sum may leave out the infinite element that is the extremum. The sum then has
+        no NaN, and the difference of the two infinities must not give one.
+        """
+        factor = scale.power(old, new)
+        if not any(v.scale and chooses(m.store.value) for m, v in self.values.items()):
+            return factor
+        return call("if_then_else", compare(EQ, old, new), as_expr(1, factor.dtype), factor)
+
     def nest(self) -> tuple[Stmt, Block]:
         """All statements that replace the nests, and the block around a block of the axis."""
         starts: list[Stmt] = []
@@ -411,13 +425,13 @@ class _Pass:
         old = BufferLoad(shift, at)
         new = maximum(sofar, finite) if extremum.sign > 0 else minimum(sofar, finite)
         mine = [scale for key, scale in self.scales.items() if key[0] is extremum]
-        stores = [BufferStore(self.corrections[s.key], s.power(old, new), at) for s in mine]
+        stores = [BufferStore(self.corrections[s.key], self._factor(s, old, new), at) for s in mine]
         stores.append(BufferStore(shift, new, at))
         starts.append(self._nest(owner, "shift_start", BufferStore(shift, finite, at)))
         inside.append(self._nest(owner, "shift", seq(stores)))
         for scale in mine:
             if scale.key in self.last:
-                store = BufferStore(self.last[scale.key], scale.power(old, sofar), at)
+                store = BufferStore(self.last[scale.key], self._factor(scale, old, sofar), at)
                 finals.append(self._nest(owner, "last", store))
 
     def _per_block(
