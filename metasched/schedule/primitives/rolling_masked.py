@@ -137,7 +137,4 @@ def of_rest(state: State, member: Member, value: Expr) -> Member:
 
 def chooses(value: Expr) -> bool:
     """Whether a value is chosen by a condition, which may be the mask of a sum."""
-    return any(
-        isinstance(node, Select) or (isinstance(node, Call) and node.op.name == "if_then_else")
-        for node in walk_exprs(value)
-    )
+    return bool(_conditions(value))
