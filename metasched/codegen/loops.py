@@ -121,7 +121,8 @@ def _unrolled(e: Emitter, node: For, steps: int) -> None:
             separate_step(e, node)
         with e.bound(node.var, literal(i, node.var.dtype)):
             e.statement(node.body)
-    e.pointers = e.pointers if apart is None else apart
+    if apart is not None:
+        e.pointers = apart
 
 
 def _unrolls(e: Emitter, node: For) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import TypeAlias
 
 from metasched.arith.affine import linear_address
@@ -54,7 +55,7 @@ class _Update:
 
 def separate_step(e: Emitter, node: For) -> None:
     """Let the loads of a step of an unrolled loop look like loads from other memory."""
-    for data in sorted(_loaded(node), key=lambda var: var.name):
+    for data in _loaded(node):
         base = e.pointers.get(data)
         if base is not None and base.text not in e.stack:
             text = f'call ptr asm "", "=r,0"(ptr {base.text})'
@@ -78,7 +79,7 @@ def _crowded(node: For, vector_bits: int, registers: int) -> bool:
     steps = as_int(node.extent) or 0
     if not found or any(node.var in free_vars(u.store.indices[0]) for u in found):
         return False
-    if steps * sum(_copies(u) * len(_loads(u)) for u in found) > _MOST:
+    if steps * sum(prod(u.loops.values()) * len(_loads(u)) for u in found) > _MOST:
         return False
     written = {u.store.buffer.data for u in found}
     accumulators: dict[Place, int] = {}
@@ -133,19 +134,13 @@ def _places(
         yield access.buffer.data, key, fixed + share
 
 
-def _copies(update: _Update) -> int:
-    copies = 1
-    for extent in update.loops.values():
-        copies *= extent
-    return copies
-
-
 def _loads(update: _Update) -> list[BufferLoad]:
     return [x for x in walk_exprs(update.store.value) if isinstance(x, BufferLoad)]
 
 
-def _loaded(node: For) -> set[Var]:
-    """The buffers that the stores of a loop read and do not write."""
+def _loaded(node: For) -> list[Var]:
+    """The buffers that the stores of a loop read and do not write, in the order of the loads."""
     found = _updates(node.body, {}, None, 1) or []
     written = {u.store.buffer.data for u in found}
-    return {load.buffer.data for u in found for load in _loads(u)} - written
+    loaded = dict.fromkeys(load.buffer.data for u in found for load in _loads(u))
+    return [data for data in loaded if data not in written]
