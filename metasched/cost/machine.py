@@ -458,6 +458,8 @@ def _splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool
 
 
 def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | None:
+    """The elements between two lanes of an access, None outside of vectors. More than SHUFFLED if
+    lanes are loaded one by one."""
     for k, loop in enumerate(order[:depth]):
         if loop.kind == "vectorized":
             return SHUFFLED + 1 if loop.index in access.access.broken else access.steps[k]

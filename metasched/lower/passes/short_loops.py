@@ -51,7 +51,7 @@ def _outside_of_vectors(stmt: Stmt) -> Stmt:
         return stmt
     if isinstance(stmt, For) and _is_short(stmt):
         return _copied(stmt)
-    if isinstance(stmt, For) and _has_digits(stmt) and (_copies(stmt) or MOST + 1) <= MOST:
+    if isinstance(stmt, For) and _has_digits(stmt) and 0 < (_copies(stmt) or 0) <= MOST:
         return _all_copies(stmt)
     parts = [_outside_of_vectors(part) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))

@@ -304,9 +304,8 @@ def _rewritten(
         point = tuple(index(i, n) for i, n in zip(node.indices, node.buffer.shape, strict=True))
         if point != node.indices:
             whole = tuple(substitute(i, held) for i in node.indices)
-            point = (
-                whole if _digits(point, node.buffer) and not _digits(whole, node.buffer) else point
-            )
+            if _digits(point, node.buffer) and not _digits(whole, node.buffer):
+                point = whole
         return BufferLoad(node.buffer, point, node.predicate)
 
     def here(node: Expr) -> Expr | None:
