@@ -67,10 +67,10 @@ FLOORS: list[tuple[str, int, str]] = [
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
-    ("lower", 3965, "passes.* packing table cpu pipeline"),
+    ("lower", 4095, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        5300,
+        5345,
         "types signature values known_memory module emit runs arithmetic in_memory interleaved "
         "memory tiles intrinsics vectormath.* branch ops fold division clamped_cast expressions "
         "barrier parallel team transpose scan chunks compaction copies shifted ahead rare squares "

@@ -6,24 +6,27 @@ The lanes of both loads are picked from A[0:8] and A[8:16]. Loads share vectors 
 differ by a constant and all of them are executed. Outside of the elements between the first and the
 last lane of these loads no memory is read. A load under a condition that reads between them needs
 no mask. Pairs of integers that are widened are loaded as integers of twice the bits. Stores that
-together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one contiguous store.
+together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one contiguous store. Other
+stores are registers under a mask with AVX-512, except where the loop loads the array, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from metasched.analysis.access import SHUFFLED
 from metasched.analysis.guarded import certain_loads
 from metasched.arith.affine import linear_address
 from metasched.arith.linear import Linear
 from metasched.codegen.emit import Emitter
+from metasched.codegen.in_memory import store_masked
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import Expr, Var
 from metasched.ir.stmt import BufferStore, Stmt
-from metasched.ir.visit import free_vars, loads_of, reads_memory
+from metasched.ir.visit import free_vars, loads_of, reads_memory, walk_stmts
 
 Lanes = tuple[Val, dict[int, int]]
 """A vector in memory form, and where the vector holds each lane of a result."""
@@ -38,10 +41,16 @@ def stride_of(address: Linear, lane: Var) -> int:
 
 def room(e: Emitter, buffer: Buffer, address: Linear, stride: int) -> tuple[int, int]:
     """How many elements before the first and behind the last lane may be read, because other loads
-    read them."""
+    read them.
+
+    None before where the loop stores the buffer: a vector that holds elements just stored, lane by
+    lane, waits until they are in the cache.
+    """
     low, high = _certain_span(e, buffer, address)
     if not low <= address.const <= high:
         return 0, 0
+    if _stored(e, buffer):
+        return 0, min(stride - 1, high - address.const)
     before = (address.const - low) % stride
     return before, min(stride - 1 - before, high - address.const)
 
@@ -73,6 +82,24 @@ def _certain_span(e: Emitter, buffer: Buffer, address: Linear) -> tuple[int, int
         return 1, 0
     key = buffer.data, frozenset(address.terms.items())
     return body.facts[name].get(key, (1, 0))  # type: ignore[no-any-return]
+
+
+def _stored(e: Emitter, buffer: Buffer) -> bool:
+    """Whether the vectorized loop stores a buffer."""
+    assert e.lane is not None and e.lane.body is not None  # it has loads
+    stores = (s for s in walk_stmts(e.lane.body) if isinstance(s, BufferStore))
+    return any(s.buffer.data is buffer.data for s in stores)
+
+
+def _loaded(e: Emitter, buffer: Buffer) -> bool:
+    """Whether the vectorized loop loads a buffer."""
+    assert e.lane is not None
+    body = e.lane.body
+    return body is None or any(x.buffer.data is buffer.data for x in _loads(body))
+
+
+def _loads(body: Stmt) -> Iterator[BufferLoad]:
+    return (x for s in walk_stmts(body) for value in s.exprs for x in loads_of(value))
 
 
 def _varies(atom: Expr, lane: Var) -> bool:
@@ -145,6 +172,48 @@ def together(e: Emitter, items: Sequence[Stmt], at: int) -> list[BufferStore]:
     low = min(places, default=0)
     full = stride > 1 and set(places) == set(range(low, low + stride))
     return [places[n] for n in sorted(places)] if full else []
+
+
+def spreads(e: Emitter, buffer: Buffer, stride: int, lanes: int) -> bool:
+    """Whether lanes apart are stored as registers under a mask.
+
+    Not where the loop loads the buffer: a load of elements between the lanes waits for the store.
+    """
+    if "avx512f" not in e.module.features or buffer.dtype.bits < 32 or e.lane is None:
+        return False
+    return 1 < stride <= SHUFFLED and lanes > stride and not _loaded(e, buffer)
+
+
+def store_apart(
+    e: Emitter,
+    dtype: DType,
+    value: Val,
+    mask: Val | None,
+    stride: int,
+    address: Callable[[int], Val],
+) -> None:
+    """Store lanes of a stride up to `SHUFFLED`, register by register, each under a mask.
+
+    Args:
+        address: the address some elements behind the first lane.
+    """
+    width = min(value.lanes, e.module.vector_bits // dtype.bits)
+    span = (value.lanes - 1) * stride + 1
+    for at in range(0, span, width):
+        places = range(at, at + width)
+        lanes = [n // stride if n % stride == 0 and n < span else None for n in places]
+        inside = ", ".join(f"i1 {int(n is not None)}" for n in lanes)
+        holds = Val(f"<{inside}>", BOOL, width)
+        if mask is not None:
+            holds = e.both(holds, _spread(e, mask, [n or 0 for n in lanes]))
+        store_masked(e, dtype, address(at), _spread(e, value, lanes), holds)
+
+
+def _spread(e: Emitter, value: Val, lanes: Sequence[int | None]) -> Val:
+    """A vector of the lanes of these numbers, in the form of a register; any value for None."""
+    order = ", ".join("i32 poison" if n is None else f"i32 {n}" for n in lanes)
+    text = f"shufflevector {value.typed}, {value.type} poison, <{len(lanes)} x i32> <{order}>"
+    return e.inline(text, value.dtype, len(lanes))
 
 
 def interleaved(e: Emitter, vectors: Sequence[Val]) -> Val:

@@ -5,13 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, convert, select
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.in_memory import from_memory, mangle, store_masked, to_memory
-from metasched.codegen.interleaved import certain, interleaved, picked_apart, room
+from metasched.codegen.interleaved import (
+    certain,
+    interleaved,
+    picked_apart,
+    room,
+    spreads,
+    store_apart,
+)
 from metasched.codegen.known_memory import Spot
 from metasched.codegen.runs import lane_numbers, limit_of, runs_of, spread, within_lanes
 from metasched.codegen.types import memory_type, register_type
@@ -434,6 +442,10 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
         e.line(f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}")
     elif where.indices is None and where.stride == 1 and mask is not None:
         store_masked(e, dtype, where.pointer, value, mask)
+    elif where.indices is None and spreads(e, buffer, where.stride, where.lanes):
+        store_apart(
+            e, dtype, value, mask, where.stride, partial(_offset, e, where.pointer, dtype, None)
+        )
     elif mask is None and where.indices is None:
         for i in range(where.lanes):
             pointer = _offset(e, where.pointer, dtype, None, i * where.stride)

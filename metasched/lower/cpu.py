@@ -21,6 +21,7 @@ from metasched.lower.passes.one_store import store_once
 from metasched.lower.passes.prefetch import insert_prefetches
 from metasched.lower.passes.private import note_private
 from metasched.lower.passes.ragged import split_ragged
+from metasched.lower.passes.remainders import step_over_remainders
 from metasched.lower.passes.scan import scan_lanes
 from metasched.lower.passes.shifts import shift_by_powers
 from metasched.lower.passes.short_loops import unroll_short_loops
@@ -57,6 +58,7 @@ _CPU = Pipeline(
     ),
     flat=(
         (simplify, "indices and conditions are in their final form"),
+        (step_over_remainders, "needs simplified remainders; later passes read its loops"),
         (fold_lanes, "needs simplified extents; later passes mask and unroll its loops"),
         (scan_lanes, "needs constant extents and simplified conditions"),
         (copies_for_lanes, "needs flat buffers, one index each"),

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, call, integers
+from codegen.kernels import NATIVE, agree, build, call, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,3 +202,34 @@ def test_pairs_of_bytes_are_loaded_as_words():
     alone = halves('T.cast(A[vi, vj * 2], "INTO")', "uint8", "uint16")
     text = build(alone).llvm_ir  # the element behind the last is not read
     assert re.search(r"load <\d+ x i8>", text) and not re.search(r"load <\d+ x i16>", text)
+
+
+APART = """
+@T.prim_func
+def main(A: T.Buffer((140,), "{dtype}"), B: T.Buffer(({size},), "{dtype}")):
+    for i in T.vectorized({n}):
+        if A[i] {test}:
+            B[{stride} * i + {start}] = A[i] + {other}
+"""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(2, 70), stride=st.integers(2, 5), dtype=st.sampled_from(DTYPES),
+    start=st.integers(0, 3), test=st.sampled_from(["> 1", "< 100"]), itself=st.booleans(),
+)  # fmt: skip
+def test_lanes_apart_are_stored_and_elements_between_stay(n, stride, dtype, start, test, itself):
+    size = stride * (n - 1) + start + 1
+    other = f"B[{stride} * i + {start}]" if itself else "A[i + 1]"
+    source = APART.format(n=n, size=size, stride=stride, start=start, dtype=dtype, test=test,
+                          other=other)  # fmt: skip
+    agree(source, integers((140,), dtype), integers((size,), dtype, seed=1))
+
+
+@pytest.mark.skipif(not any(f.startswith("avx512") for f in NATIVE.features), reason="no masks")
+def test_lanes_apart_are_stored_as_registers_unless_the_loop_loads_between_them():
+    body = "    for i in T.vectorized(32):\n        B[2 * i + 1] = {value}"
+    head = "@T.prim_func\ndef main(A: T.Buffer((32,)), B: T.Buffer((66,))):\n"
+    for value, masked in (("A[i] * 2.0", 4), ("B[2 * i] + B[2 * i + 2]", 0)):
+        compiled = build(head + body.format(value=value))
+        assert compiled.llvm_ir.count("call void @llvm.masked.store") == masked
