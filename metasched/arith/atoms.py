@@ -98,7 +98,7 @@ def _floormod(an: Analyzer, e: FloorMod) -> Linear:
 
 def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
     x, d = an.exact(e.a), an.exact(e.b)
-    if _may_wrap(an, e.a):
+    if may_wrap(an, e.a):
         return Linear({e: 1}, 0)
     if x is None or d is None:
         return Linear({type(e)(an.rewrite(e.a), an.rewrite(e.b)): 1}, 0)
@@ -122,9 +122,9 @@ def _divide(an: Analyzer, e: FloorDiv | FloorMod, want: int) -> Linear:
     return atom.plus(q) if want == 0 else atom
 
 
-def _may_wrap(an: Analyzer, index: Expr) -> bool:
-    """Whether a sum or product of elements of memory in an index may leave its type: the dividend
-    of a hash, such as x[i] * 31 % 97."""
+def may_wrap(an: Analyzer, index: Expr) -> bool:
+    """Whether a sum or product of elements of memory in an index may leave its type, as the
+    dividend of a hash may: x[i] * 31 % 97."""
 
     def leaves(part: Expr) -> bool:
         low, high = an.linear_bounds(an.linear(part))

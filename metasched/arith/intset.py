@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.atoms import may_wrap
 from metasched.arith.bounds import INF, is_index
 from metasched.arith.conditions import conjuncts
 from metasched.arith.iterlimit import narrowed_ranges
@@ -144,7 +145,7 @@ def _quotient_ends(scope: _Evaluation, atom: FloorDiv | FloorMod) -> _Ends | Non
     if ends is None or an.linear_bounds(an.linear(d))[0] <= 0:
         return None
     low, high = emit(ends[0], atom.dtype), emit(ends[1], atom.dtype)
-    if low is None or high is None:
+    if low is None or high is None or _wraps(scope, atom.a, ends):
         return None
     first, last = an.linear(FloorDiv(low, d)), an.linear(FloorDiv(high, d))
     if type(atom) is FloorDiv:
@@ -158,12 +159,25 @@ def _side_ends(
     scope: _Evaluation, below: type[Min] | type[Max], above: type[Min] | type[Max], a: Expr, b: Expr
 ) -> _Ends | None:
     x, y = _ends_of(scope, scope.an.linear(a)), _ends_of(scope, scope.an.linear(b))
-    if x is None or y is None:
+    if x is None or y is None or _wraps(scope, a, x) or _wraps(scope, b, y):
         return None
     parts = [p for e in (x[0], y[0], x[1], y[1]) if (p := emit(e, a.dtype)) is not None]
     if len(parts) < 4:
         return None
     return scope.an.linear(below(parts[0], parts[1])), scope.an.linear(above(parts[2], parts[3]))
+
+
+def _wraps(scope: _Evaluation, part: Expr, ends: _Ends) -> bool:
+    """Whether a part of an index may leave its type, so that its values are not those between its
+    ends."""
+    if is_index(part.dtype):
+        return may_wrap(scope.an, part)
+    return not _within(scope, part.dtype, *ends)
+
+
+def _within(scope: _Evaluation, dtype: DType, low: Linear, high: Linear) -> bool:
+    first, last = dtype.range
+    return first <= scope.an.linear_bounds(low)[0] and scope.an.linear_bounds(high)[1] <= last
 
 
 # ---- boxes -------------------------------------------------------------------------------
@@ -286,15 +300,14 @@ def _relax_one(scope: _Evaluation, low: Expr, size: Expr) -> Range | None:
         return None
     start = emit(below[0], low.dtype)
     length = emit(an.normal(total, low.dtype), low.dtype)
-    return None if start is None or length is None else Range(start, length)
+    return None if start is None or length is None else of_index_type(Range(start, length))
 
 
 def _fits(scope: _Evaluation, dtype: DType, low: Linear, high: Linear, length: Linear) -> bool:
     """Whether indices from `low` to `high` do not wrap in a type that wraps, and their number is a
     number of this type: 256 is none of 8 bits."""
-    first, last = dtype.range
-    ends = scope.an.linear_bounds(low)[0], scope.an.linear_bounds(high)[1]
-    return first <= ends[0] and ends[1] <= last and not length.terms and length.const <= last
+    short = not length.terms and length.const <= dtype.range[1]
+    return short and _within(scope, dtype, low, high)
 
 
 def relax(region: BufferRegion, dom: Domain, analyzer: Analyzer | None = None) -> BufferRegion:
@@ -448,6 +461,11 @@ def intersect(a: Box, b: Box, analyzer: Analyzer | None = None) -> list[Range]:
     return result
 
 
+def of_index_type(r: Range) -> Range:
+    """The range in a signed type, in which its ends do not wrap around."""
+    return _of_one_type(r, r)[0]
+
+
 def _of_one_type(x: Range, y: Range) -> tuple[Range, Range]:
     """The ranges in one signed type, in which the ends of narrow indices do not wrap around."""
     types = {x.min.dtype, y.min.dtype, x.extent.dtype, y.extent.dtype}
@@ -466,6 +484,7 @@ def covers(outer: Box, inner: Box, analyzer: Analyzer | None = None) -> bool:
     for x, y in zip(outer, inner, strict=True):
         if x.min is y.min and x.extent is y.extent:
             continue
+        x, y = _of_one_type(x, y)
         x0, y0 = an.linear(x.min), an.linear(y.min)
         if not an.proves_nonnegative(an.normal(y0.plus(x0, -1), DType("int64"))):
             return False

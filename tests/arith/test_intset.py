@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +17,10 @@ from metasched.arith.intset import (
     relax,
     union_regions,
 )
-from metasched.ir.buffer import Buffer, BufferRegion, Range
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import Expr, Var, as_expr, floordiv, logical_and
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr, Max, Min, Var, as_expr, floordiv, logical_and
 
 from .enumeration import X, Y, Z, assignments, bounds_for, boxes, evaluate, integers
 
@@ -203,4 +205,19 @@ def test_narrow_indices_that_may_wrap_have_no_box() -> None:
     for index in (p + k, p - k, p * as_expr(2, "uint8") + k):
         assert region_of([index], run) is None
     an = Analyzer({p: (100, 150)})
-    assert shown(region_of([p + k], run, None, an)) == [("p", "64")]
+    assert shown(region_of([p + k], run, None, an)) == [("int32(p)", "64")]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_clamped_sums_that_may_wrap_have_a_box_of_numbers(dtype: str) -> None:
+    """max(x - k, 4) of `uint8` is 4 for x = 3 and k = 0, and 255 for k = 4; x + k of an element
+    x of `int32` may leave the type, too."""
+    x = BufferLoad(Buffer("x", (as_expr(8),), DType(dtype)), [as_expr(0)])
+    k = Var("k", dtype)
+    run = {k: Range(as_expr(0, dtype), as_expr(8, dtype))}
+    four, ninety = as_expr(4, dtype), as_expr(90, dtype)
+    for part in (x + k, x - k, k - four if dtype == "uint8" else x * 3 + k):
+        assert shown(region_of([Min(Max(part, four), ninety)], run)) == [("4", "87")]
+    known = Analyzer({x: (10, 80)})
+    clamped = shown(region_of([Min(Max(x + k, four), ninety)], run, None, known))
+    assert clamped is not None and "x[0]" in clamped[0][0]

@@ -286,8 +286,9 @@ def _minus(index: Expr, start: Expr) -> Expr:
         return index
     if isinstance(index, Ramp):
         return Ramp(_minus(index.base, start), index.stride, index.lanes)
-    form = linear_address(index - start)
-    total: Expr = as_expr(form.const, index.dtype)
+    moved = index - start
+    form = linear_address(moved)
+    total: Expr = as_expr(form.const, moved.dtype)
     for atom, factor in form.terms.items():
         total = atom * factor + total
     return total
