@@ -54,7 +54,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 390, "blocks te einsum workload"),
     (
         "analysis",
-        5030,
+        5070,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access written guards closing block "
         "overwritten choice reducer updates any_order commuting continues factor loops dependence "
@@ -62,7 +62,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        14330,
+        14400,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",

@@ -194,7 +194,7 @@ class _Collector:
         if begun is not None and covers(begun.region, relaxed.region, _HULL):
             return
         if any(c is not TRUE for c in conditions):
-            relaxed = _without_loads(relaxed)
+            relaxed = without_loads(relaxed)
         if _empty(relaxed):
             relaxed = _without_negatives(relaxed)
         old = into.get(relaxed.buffer)
@@ -260,14 +260,14 @@ def _without_negatives(region: BufferRegion) -> BufferRegion:
     return BufferRegion(region.buffer, tuple(ranges))
 
 
-def _without_loads(region: BufferRegion) -> BufferRegion:
+def without_loads(region: BufferRegion) -> BufferRegion:
     """The region of a conditional access, with the whole dimension for bounds that load memory.
 
     Where the condition does not hold, such a load may be outside of its buffer.
     """
     whole = zip(region.region, region.buffer.shape, strict=True)
     ranges = (
-        Range(IntImm(r.min.dtype, 0), size) if reads_memory(r.min) or reads_memory(r.extent) else r
+        Range(IntImm(size.dtype, 0), size) if reads_memory(r.min) or reads_memory(r.extent) else r
         for r, size in whole
     )
     return BufferRegion(region.buffer, tuple(ranges))

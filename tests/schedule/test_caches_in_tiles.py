@@ -216,3 +216,19 @@ def test_a_copy_of_the_last_rows_is_clipped_like_its_writer():
     sch.split(sch.get_loops("B1")[0], [None, 2])
     sch.cache_write("B1", 0, "global")
     check_numbers(func, sch.mod)
+
+
+@T.prim_func
+def wrapped(A: T.Buffer((256,), "int32"), B: T.Buffer((3, 8), "int32")):
+    for i, j in T.grid(3, 8):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[T.max(T.uint8(vj) - T.uint8(3), T.uint8(4))]
+
+
+def test_a_cache_of_a_narrow_index_that_wraps() -> None:
+    """The index is 4 where vj is 3, and 253 where vj is 0; loops over the box count in int32."""
+    sch = Schedule(wrapped, check=True)
+    sch.compute_at(sch.cache_read("B", "A", "local"), sch.get_loops("B")[0])
+    assert "for ax0 in range(252):" in sch.script()
+    check_transform(wrapped, sch)

@@ -67,7 +67,12 @@ def _checked(stmt: Stmt, place: _Place) -> Stmt:
     found = stmt.rebuild(parts, stmt.exprs) if parts else stmt
     if isinstance(stmt, Block):
         return found  # declared regions are no accesses
-    asserts = [each for e in stmt.exprs for each in _loads(e, place)]
+    if isinstance(stmt, BlockRealize) and stmt.predicate is not TRUE:
+        asserts = list(_loads(stmt.predicate, place))
+        for value in stmt.iter_values:
+            asserts += _loads_where(stmt.predicate, value, place)
+    else:
+        asserts = [each for e in stmt.exprs for each in _loads(e, place)]
     if isinstance(stmt, While) and isinstance(found, While):
         found = While(found.condition, seq([found.body, *asserts]))  # for the next evaluation
     if isinstance(stmt, BufferStore) and stmt.predicate is None:

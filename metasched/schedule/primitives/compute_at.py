@@ -295,6 +295,9 @@ def _rebuilt(
         own = iter_var.dom
         dom = found.domains.get(iter_var.var, own)
         if found.exact:
+    for guard in found.guards:
+        if not analyzer.prove(guard):
+            predicate = logical_and(predicate, guard)
             pass
         elif as_int(dom.extent) is None and as_int(own.extent) is not None:
             dom = _bounded(analyzer, dom, own)

@@ -9,7 +9,7 @@ from metasched.analysis.cover import bound_regions, writes_all
 from metasched.analysis.scope import Child, Scope, may_overlap
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, lower_region, relax, union_regions
-from metasched.arith.regions import inputs
+from metasched.arith.regions import inputs, without_loads
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import LT, TRUE, Expr, Var, as_int, compare, logical_and
 from metasched.ir.stmt import (
@@ -48,6 +48,7 @@ from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import updates
 from metasched.schedule.primitives.block_division import fixed_domain
 from metasched.schedule.primitives.cache import cache_buffer
+from metasched.schedule.primitives.instances import load_guards
 from metasched.schedule.primitives.new_stage import require_free_of_init
 from metasched.schedule.primitives.scope_box import scope_bounds
 from metasched.schedule.primitives.storage import pick_buffer
@@ -87,7 +88,8 @@ def read_at(
         )  # fmt: skip
     cache = cache_buffer(state, site.buffer, storage_scope)
     region = site.region(readers, "reads")
-    return site.commit(cache, readers, first, site.copy(site.buffer, cache, region))
+    copy = site.copy(site.buffer, cache, region, site.guards(readers, region))
+    return site.commit(cache, readers, first, copy)
 
 
 @primitive(of_loop=ways.with_buffers_below("write"))
@@ -132,7 +134,8 @@ def write_at(
     site.require_all_written(writers, region)
     cache = cache_buffer(state, site.buffer, storage_scope)
     after = max(map(site.place, writers)) + 1
-    return site.commit(cache, writers, after, site.copy(cache, site.buffer, region))
+    copy = site.copy(cache, site.buffer, region, site.guards(writers, region))
+    return site.commit(cache, writers, after, copy)
 
 
 class _Site:
@@ -178,7 +181,21 @@ class _Site:
             ranges = list(relax(where, ranges_of(inner)).region)
             box = ranges if box is None else union_regions(box, ranges, self._known())
         assert box is not None
+        if self._guards(users, box) is None:
+            box = list(without_loads(BufferRegion(self.buffer, tuple(box))).region)
         return box
+
+    def _guards(self, users: Sequence[Child], box: Sequence[Range]) -> tuple[Expr, ...] | None:
+        above = self._above()
+        return load_guards(users, [n for c in users for n in c.loops if n not in above], box)
+
+    def guards(self, users: Sequence[Child], box: Sequence[Range]) -> Expr:
+        """The condition on the loops under which the bounds of a box are evaluated."""
+        guard: Expr = TRUE
+        for condition in self._guards(users, box) or ():
+            if not self._known().prove(condition):
+                guard = logical_and(guard, condition)
+        return guard
 
     def _boxes(self, users: Sequence[Child], side: str) -> list[tuple[BufferRegion, list[For]]]:
         above = self._above()
@@ -230,8 +247,11 @@ class _Site:
             f"whole box of {self.buffer.name}", self.loop,
         )  # fmt: skip
 
-    def copy(self, source: Buffer, target: Buffer, region: Sequence[Range]) -> BlockRealize:
-        """`target[region] = source[region]` as one block over the loops that the region uses.
+    def copy(
+        self, source: Buffer, target: Buffer, region: Sequence[Range], where: Expr
+    ) -> BlockRealize:
+        """`target[region] = source[region]` under a condition, as one block over the loops that
+        the region uses.
 
         The copy of one element has no loops, and lowering has no form to choose.
         """
@@ -267,7 +287,7 @@ class _Site:
             (BufferRegion(source, tuple(box)), *places), (BufferRegion(target, tuple(box)),), body,
             annotations=EMPTY if one else FrozenMap({"auto_copy": 1}),
         )  # fmt: skip
-        return BlockRealize(tuple(o.var for o in outer), TRUE, block)
+        return BlockRealize(tuple(o.var for o in outer), where, block)
 
     def _guard(
         self,

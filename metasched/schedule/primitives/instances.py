@@ -10,14 +10,16 @@ from metasched.analysis.cover import bound_regions
 from metasched.analysis.scope import Child
 from metasched.analysis.threads import thread_loops, thread_rank
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.intset import relax, relax_ranges, union_regions
+from metasched.arith.conditions import conjuncts
+from metasched.arith.intset import of_index_type, relax, relax_ranges, union_regions
 from metasched.arith.inverse import left_inverse
-from metasched.arith.regions import inputs
+from metasched.arith.regions import inputs, without_loads
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.dtype import DType
 from metasched.ir.expr import (
     LT,
+    TRUE,
     Add,
     Expr,
     FloorDiv,
@@ -30,7 +32,7 @@ from metasched.ir.expr import (
     compare,
 )
 from metasched.ir.stmt import Block, For
-from metasched.ir.visit import free_vars
+from metasched.ir.visit import free_vars, loads_of
 from metasched.schedule.primitives.inline import require_within
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
@@ -45,12 +47,15 @@ class Instances(NamedTuple):
         conditions: further conditions on the iterators.
         exact: whether the domains must not be widened.
         buffer: the buffer whose elements determine the instances.
+        guards: conditions on the loops, without which no instance runs: ranges may read memory
+            that exists under these conditions alone.
     """
 
     domains: dict[Var, Range]
     conditions: tuple[Expr, ...]
     exact: bool
     buffer: Buffer
+    guards: tuple[Expr, ...] = ()
 
 
 def needed_instances(
@@ -60,14 +65,40 @@ def needed_instances(
     block, analyzer = child.block, _analyzer(state, loop)
     iters = {v.var: v.dom for v in block.iter_vars}
     domains: dict[Var, Range] = {}
-    for region in block.writes:
-        box = _touched(state, region.buffer, consumers, loop, reads=True)
+    boxes = [_touched(state, r.buffer, consumers, loop, reads=True) for r in block.writes]
+    inner = [n for c in consumers for n in _below(state, c, loop)]
+    guards = load_guards(consumers, inner, [r for box in boxes for r in box or ()])
+    for region, box in zip(block.writes, boxes, strict=True):
         if box is None:
             continue
+        if guards is None:
+            box = list(without_loads(BufferRegion(region.buffer, tuple(box))).region)
         for var, dom in _covering(analyzer, region, box, iters).items():
             old = domains.get(var)
             domains[var] = dom if old is None else union_regions([old], [dom], analyzer)[0]
-    return Instances(domains, (), False, block.writes[0].buffer)
+    return Instances(domains, (), False, block.writes[0].buffer, guards or ())
+
+
+def load_guards(
+    users: Sequence[Child], inner: Sequence[For], box: Sequence[Range]
+) -> tuple[Expr, ...] | None:
+    """The conditions under which users evaluate the loads in the bounds of a box.
+
+    The box is what the users touch while the loops `inner` run. The result is empty if the box
+    loads nothing; None if the conditions of the users differ, or vary with the loops `inner`.
+    """
+    loads = [x for r in box for e in (r.min, r.extent) for x in loads_of(e)]
+    predicates = dict.fromkeys(c.realize.predicate for c in users)
+    if not loads or [*predicates] == [TRUE]:
+        return ()
+    if len(predicates) > 1:
+        return None
+    parts = conjuncts(*predicates, hints=False)
+    running = {n.var for n in inner}
+    used = frozenset().union(*map(free_vars, loads))
+    if any(not running.isdisjoint(free_vars(p)) and used & free_vars(p) for p in parts):
+        return None
+    return tuple(p for p in parts if running.isdisjoint(free_vars(p)))
 
 
 def ready_instances(state: State, child: Child, producers: Sequence[Child], loop: For) -> Instances:
@@ -123,7 +154,7 @@ def _touched(
     outer = state.loops_above(loop)
     box: list[Range] | None = None
     for other in others:
-        inner = [n for n in other.loops if n not in outer and n is not loop]
+        inner = _below(state, other, loop)
         if reads:
             shared = thread_loops([*outer, loop], buffer.scope)
             inner += [n for n in shared if thread_rank(n.thread or "")]  # blocks do not wait
@@ -133,7 +164,13 @@ def _touched(
             here = BufferRegion(buffer, tuple(Range(low, extent) for low, extent in region))
             ranges = list(relax(here, ranges_of(inner)).region)
             box = ranges if box is None else union_regions(box, ranges)
-    return box
+    return None if box is None else [of_index_type(r) for r in box]
+
+
+def _below(state: State, child: Child, loop: For) -> list[For]:
+    """The loops around a block inside of `loop`."""
+    outer = state.loops_above(loop)
+    return [n for n in child.loops if n not in outer and n is not loop]
 
 
 def _covering(
