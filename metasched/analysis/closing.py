@@ -198,6 +198,8 @@ def closed_block(realize: BlockRealize, loops: Loops) -> BlockRealize:
     named = substitute(bare, names)
     assert isinstance(named, Block)
     made = evolve(named, iter_vars=(*iters, *new))
+    if any(reads_memory(shift) for shift in shifts.values()):
+        made = _declaring(made)
     told = independent_iters(made)
     if not all(v.var in told for v in new):
         kinds = (v.kind if v.var in told else IterKind.OPAQUE for v in new)

@@ -119,6 +119,19 @@ def touches(child: Child, among: frozenset[Buffer]) -> list[Touch]:
     ]
 
 
+def header_touches(child: Child, top: For, among: frozenset[Buffer]) -> list[Touch]:
+    """The loads of the buffers `among` in the ends of the loops around a child below `top`."""
+    inside = next(k for k, n in enumerate(child.loops) if n.var is top.var) + 1
+    return [
+        _point(load, False, child.loops[:k])
+        for k, loop in enumerate(child.loops)
+        if k >= inside
+        for expr in loop.exprs
+        for load in loads_of(expr)
+        if load.buffer in among
+    ]
+
+
 @fact
 def _own_touches(realize: BlockRealize, among: frozenset[Buffer]) -> list[Touch]:
     child = Child(realize, ())

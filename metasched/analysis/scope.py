@@ -318,6 +318,17 @@ class Scope:
         return [c for c in self.realizes if any(above.var is var for above in c.loops)]
 
 
+def header_reads(child: Child) -> frozenset[Buffer]:
+    """The buffers that the ends of the loops around a block, its bindings or its predicate read."""
+    return frozenset(
+        load.buffer
+        for node in (*child.loops, child.realize)
+        for expr in node.exprs
+        if reads_memory(expr)
+        for load in loads_of(expr)
+    )
+
+
 def _mentions(expr: Expr, buffer: Buffer) -> bool:
     return any(e.buffer is buffer for e in loads_of(expr)) or buffer.data in free_vars(expr)
 

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metasched.analysis.access import exact_accesses
-from metasched.analysis.dependence import Touch, distances_within, meet, place, touches
+from metasched.analysis.dependence import (
+    Touch,
+    distances_within,
+    header_touches,
+    meet,
+    place,
+    touches,
+)
 from metasched.analysis.failure import Failure
 from metasched.analysis.instances import stays_behind
 from metasched.analysis.polyhedra import never_ahead
@@ -20,7 +27,7 @@ from metasched.arith.conditions import conjuncts
 from metasched.ir.describe import describe
 from metasched.ir.expr import TRUE, Var
 from metasched.ir.stmt import BlockToken, For
-from metasched.ir.visit import blocks_of
+from metasched.ir.visit import blocks_of, loads_of
 
 
 def interleaving_violation(
@@ -46,11 +53,17 @@ def interleaving_violation(
         if any(stmt for stmt, above in scope.loose if loops[0] in above):
             text = f"statements outside of blocks stand beside block {child.block.name}"
             return Failure("not-structured", text, child.block)
+    changed = frozenset().union(*(written(c.block) for c in (*earlier, *later)))
+    for loop in loops:
+        for load in (x for e in loop.exprs for x in loads_of(e) if x.buffer in changed):
+            text = f"the nest writes {load.buffer.name}, and an end of {loop.var.name} reads it"
+            return Failure("changing-end", text, loop)
     for first in earlier:
         for second in later:
             among = written(first.block) | written(second.block)
-            for a in touches(first, among):
-                for b in touches(second, among):
+            headers = [header_touches(c, loops[-1], among) for c in (first, second)]
+            for a in (*touches(first, among), *headers[0]):
+                for b in (*touches(second, among), *headers[1]):
                     if (a.writes or b.writes) and a.buffer is b.buffer:
                         failure = _backward(order, a, b, swapped)
                         if failure is not None:

@@ -321,8 +321,16 @@ def refuse_opaque(state: State, around: Stmt, buffer: Buffer) -> None:
     refuse_pointers(state, around, buffer)
 
 
-def refuse_outside(state: State, scope: Scope, buffer: Buffer, *, written: bool = False) -> None:
-    """No statement outside of blocks touches the buffer in the scope (or writes it)."""
+_ONLY_BLOCKS = 'only blocks can use the copy: put the access into a block, with T.block("name"):'
+
+
+def refuse_outside(
+    state: State, scope: Scope, buffer: Buffer, *, written: bool = False, hint: str = _ONLY_BLOCKS
+) -> None:
+    """No statement outside of blocks touches the buffer in the scope (or writes it).
+
+    The ends of loops and the bindings and predicates of blocks stand outside of blocks.
+    """
     stmt = scope.outside(buffer, written=written)
     if stmt is not None:
         raise state.error(
@@ -330,7 +338,7 @@ def refuse_outside(state: State, scope: Scope, buffer: Buffer, *, written: bool 
             f"{describe(stmt)}, outside of any block, {'writes' if written else 'uses'} "
             f"{buffer.name}",
             stmt,
-            hint='only blocks can use the copy: put the access into a block, with T.block("name"):',
+            hint=hint,
         )
 
 

@@ -33,6 +33,7 @@ from metasched.schedule.checks import (
     confirm_kinds,
     proof,
     refuse_on,
+    refuse_outside,
     require_complete_or_reduction,
     require_not_output,
     require_root_free,
@@ -53,6 +54,7 @@ from metasched.schedule.rebind import nest, ranges_of
 from metasched.schedule.state import State
 
 LATEST, EARLIEST = -1, -2
+_IN_PLACE = "ends of loops, bindings and conditions need the values where they are computed now"
 
 
 @primitive(of_block=ways.with_other_loops)
@@ -124,6 +126,8 @@ def _move(
     require_whole_domain(state, realize, child.loops)
     if not reverse:
         require_not_output(state, realize)
+    for region in realize.block.writes:
+        refuse_outside(state, scope, region.buffer, hint=_IN_PLACE)
     others = scope.producers(token) if reverse else scope.consumers(token)
     readers = [] if reverse else [c.token for c in others]
     if reverse:
@@ -291,13 +295,13 @@ def _rebuilt(
     loops: list[tuple[Var, Expr | int]] = []
     values: list[Expr] = []
     predicate: Expr = TRUE
+    for guard in found.guards:
+        if not analyzer.prove(guard):
+            predicate = logical_and(predicate, guard)
     for iter_var in realize.block.iter_vars:
         own = iter_var.dom
         dom = found.domains.get(iter_var.var, own)
         if found.exact:
-    for guard in found.guards:
-        if not analyzer.prove(guard):
-            predicate = logical_and(predicate, guard)
             pass
         elif as_int(dom.extent) is None and as_int(own.extent) is not None:
             dom = _bounded(analyzer, dom, own)

@@ -26,6 +26,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     proof,
     refuse_opaque,
+    refuse_outside,
     require_complete,
     require_not_output,
     require_root_free,
@@ -36,6 +37,8 @@ from metasched.schedule.checks import (
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
+
+_IN_MEMORY = "ends of loops, bindings and conditions need the values in memory"
 
 
 @primitive(of_block=ways.plain())
@@ -62,6 +65,7 @@ def compute_inline(state: State, block: BlockLike) -> None:
     store = _single_store(state, realize)
     around = scope.block
     refuse_opaque(state, around, store.buffer)
+    refuse_outside(state, scope, store.buffer, hint=_IN_MEMORY)
     if len(scope.realizes) == 1:
         text = f"{realize.block.name} is the only block of {around.name}, so nothing would be left"
         raise state.error("only-block", text, realize)
@@ -146,6 +150,7 @@ def reverse_compute_inline(state: State, block: BlockLike) -> None:
     require_not_output(state, producer)
     inner, guard = _guarded_store(state, producer)
     refuse_opaque(state, scope.block, inner.buffer)
+    refuse_outside(state, scope, inner.buffer, hint=_IN_MEMORY)
     users = (producer.block.token, realize.block.token)
     if any(c.token not in users and _reads(c.block, inner.buffer) for c in scope.realizes):
         raise state.error(

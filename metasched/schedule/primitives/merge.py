@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from metasched.analysis.loops import is_chain
-from metasched.analysis.scope import Scope, collect
+from metasched.analysis.scope import Scope, collect, header_reads
 from metasched.analysis.sequence import interleaving_violation
 from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import Expr, Var
-from metasched.ir.stmt import Break, Continue, For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import BlockToken, Break, Continue, For, SeqStmt, Stmt, evolve, seq
 from metasched.ir.visit import blocks_of, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -129,12 +130,20 @@ def _require_movable(state: State, parent: SeqStmt, nests: Sequence[For], moved:
     between = [stmt for stmt in items if stmt not in nests]
     scope = state.scope(moved)
     mine = {r.block.token for r in blocks_of(moved)}
+    heads = _heads(scope, mine)
     for stmt in between:
         theirs = {r.block.token for r in blocks_of(stmt)}
         _, loose = collect([stmt])
         if loose:
             text = "a statement that is not a block is between the nests"
             raise state.error("in-between", text, loose[0][0])
+        changed = _written(scope, theirs) & heads | _written(scope, mine) & _heads(scope, theirs)
+        if changed:
+            name = next(iter(changed)).name
+            raise state.error(
+                "in-between", f"a loop around blocks in or between the nests reads {name}, which "
+                "the other blocks write", stmt,
+            )  # fmt: skip
         for edge in scope.edges:
             pair = (edge.src, edge.dst)
             if (pair[0] in theirs and pair[1] in mine) or (pair[0] in mine and pair[1] in theirs):
@@ -143,6 +152,16 @@ def _require_movable(state: State, parent: SeqStmt, nests: Sequence[For], moved:
                     "in-between", f"{name} is between the nests, and the later nest depends on "
                     f"it by {edge.buffer.name}", stmt,
                 )  # fmt: skip
+
+
+def _heads(scope: Scope, tokens: Collection[BlockToken]) -> frozenset[Buffer]:
+    """What the ends of loops, bindings and predicates of blocks read."""
+    return frozenset().union(*(header_reads(c) for c in scope.realizes if c.token in tokens))
+
+
+def _written(scope: Scope, tokens: Collection[BlockToken]) -> frozenset[Buffer]:
+    found = (c for c in scope.realizes if c.token in tokens)
+    return frozenset(r.buffer for c in found for r in c.block.writes)
 
 
 def _require_interleaved(
