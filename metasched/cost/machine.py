@@ -57,7 +57,7 @@ class _Block:
         chain: the number of additions to one accumulator, which run one after another.
         split: the share of the loads that cross a cache line.
         held: for how many iterations of the loops around the results stay in registers.
-        fold: the lanes in which the next loop is reduced, 0 if the loop is no lane reduction.
+        fold: the lanes in which the next loop is reduced or scanned, 0 for other loops.
     """
 
     depth: int
@@ -299,11 +299,13 @@ def _depth(nest: Nest) -> int:
 
 
 def _fold(nest: Nest, depth: int) -> int:
-    """The number of lanes in which the loop around the unrolled loops is reduced, 0 if it is
-    not."""
+    """The number of lanes in which the loop around the unrolled loops is reduced or scanned, 0 if
+    it is not."""
     fold, order = nest.store.notes.fold, nest.order
-    if not fold or depth >= len(order) or nest.moves[0].steps[depth] is not None:
+    if not fold or depth >= len(order):
         return 0
+    if nest.moves[0].steps[depth] is not None:  # each step has a result: a scan
+        return fold if depth == 0 and order[0].extent >= fold else 0
     if any(loop.kind != "unroll" for loop in order[:depth]):
         return 0
     return fold if fold > 1 else order[depth].extent
@@ -320,7 +322,9 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             width *= max(loop.extent, 1)
     vectors = -(-width // lanes)  # instructions that one vector statement takes
     points = nest.products[depth] * (fold or 1) / width  # executions of that statement
-    instructions = points * vectors * _operations(nest.store, machine)
+    scans = fold > 0 and nest.moves[0].steps[depth] is not None
+    operations = _operations(nest.store, machine) * (log2(lanes) + 1 if scans else 1)
+    instructions = points * vectors * (operations + (log2(lanes) + 2 if scans else 0))
     instructions -= vectors * _shared(nest, depth, points, machine)
     written = nest.moves[0]
     accumulators = _registers(written, order, depth, lanes) * (vectors if fold else 1)
@@ -329,7 +333,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         if written.steps[k] is None:
             chain, last = chain * loop.extent, k + 1
     reducing = nest.store.accesses[0].reads > 0
-    held = _held(nest, depth, fold)
+    held = 1.0 if scans else _held(nest, depth, fold)
     gathers, loads, split, converts, masked = 0.0, 0.0, 0.0, 0.0, masked_lanes(nest, depth)
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
@@ -350,8 +354,8 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             split += taken
         loads += taken
     instructions += converts
-    latency = 0.0
-    if reducing and (chain > 1 or held > 1):
+    latency = machine.latency * (vectors + 2) if scans else 0.0  # the last result is loaded
+    if not scans and reducing and (chain > 1 or held > 1):
         latency = (
             machine.latency
             * nest.store.facts.update

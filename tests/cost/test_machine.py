@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cost.tiled import Matmul, block, nest, sample
 
-from metasched.analysis.block import FOLD
+from metasched.analysis.block import FOLD, SCAN
 from metasched.cost.features import FEATURE_NAMES, _rows, features, work
 from metasched.cost.machine import MACHINE_FEATURES, machine_features
 from metasched.ir.buffer import Buffer
@@ -185,6 +185,31 @@ def test_lanes_around_a_serial_loop_run_inside_it():
     outside = machine(recurrence("outer", "lanes", "steps"))
     assert outside == machine(recurrence("outer", "steps", "lanes"))
     assert outside["block.lanes"] == 3.0
+
+
+def running_sums(width: int) -> Schedule:
+    """Running sums of 64 rows of 512 numbers, scanned in lanes if `width` is not 0."""
+
+    @T.prim_func
+    def sums(X: T.Buffer((64, 512)), Y: T.Buffer((64, 512))):
+        for i, j in T.grid(64, 512):
+            with T.block("sums"):
+                vi, vj = T.axis.spatial(64, i), T.axis.scan(512, j)
+                Y[vi, vj] = T.if_then_else(vj == 0, X[vi, vj], Y[vi, vj - 1] + X[vi, vj])
+
+    sch = Schedule(sums)
+    if width:
+        sch.annotate(sch.get_block("sums"), SCAN, width)
+    return sch
+
+
+def test_a_scan_in_lanes_runs_in_vectors():
+    steps, lanes = (machine(running_sums(width).mod) for width in (0, 64))
+    assert steps["block.lanes"] == 0.0 and lanes["block.lanes"] >= 3.0
+    assert lanes["block.held"] == 0.0  # each step has a result
+    assert lanes["compute"] < steps["compute"] - 1.0 and lanes["loads"] < steps["loads"] - 1.0
+    few = machine(running_sums(8).mod)  # one vector waits for the result of the vector before
+    assert lanes["compute"] < few["compute"] < steps["compute"]
 
 
 def update_in_place(fold: int) -> Schedule:

@@ -17,6 +17,7 @@ from metasched.errors import MetaschedError, ScheduleError, TuneError
 from metasched.kinds import default_space, default_trace
 from metasched.runtime.build import build
 from metasched.script import parse
+from metasched.script import tir as T
 from metasched.search import autoscheduler
 from metasched.search.autoscheduler import GAIN, first_guess
 from metasched.search.parts import guide_of
@@ -60,6 +61,23 @@ def test_products_of_narrow_types_are_fast_without_a_measurement(cpu, name, size
     """Converted once where the machine has no instruction, otherwise by its fastest."""
     func = ms.workloads.get(name).func((1, size, size, size))
     assert step in str(ms.autoschedule(func, f"llvm -mcpu={cpu} -num-cores=2").trace)
+
+
+def test_running_sums_of_long_rows_are_scanned_in_lanes():
+    """Rows side by side in the steps of one loop are 8 KB apart: they fall into one set of L1."""
+
+    @T.prim_func
+    def sums(X: T.Buffer((512, 2048)), Y: T.Buffer((512, 2048))):
+        for i, j in T.grid(512, 2048):
+            with T.block("sums"):
+                vi, vj = T.axis.spatial(512, i), T.axis.scan(2048, j)
+                Y[vi, vj] = T.if_then_else(vj == 0, X[vi, vj], Y[vi, vj - 1] + X[vi, vj])
+
+    sch = ms.autoschedule(sums, "llvm -mcpu=znver4 -num-cores=2")
+    assert "pragma_scan_lanes" in sch.mod.script()
+    X = np.random.default_rng(0).standard_normal((512, 2048), np.float32)
+    made = ms.build(ms.autoschedule(sums))(X)
+    np.testing.assert_allclose(made, np.cumsum(X, 1), rtol=1e-4, atol=1e-4)
 
 
 def test_processes_with_other_hash_seeds_and_other_work_give_the_same_schedule():
