@@ -316,17 +316,14 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     order, lanes = nest.order, _lanes(nest, machine)
     depth = _depth(nest)
     fold = _fold(nest, depth)
-    width = fold or 1
-    for loop in order[:depth]:
-        if loop.kind == "vectorized":
-            width *= max(loop.extent, 1)
+    width = (fold or 1) * prod(max(x.extent, 1) for x in order[:depth] if x.kind == "vectorized")
     vectors = -(-width // lanes)  # instructions that one vector statement takes
     points = nest.products[depth] * (fold or 1) / width  # executions of that statement
-    scans = fold > 0 and nest.moves[0].steps[depth] is not None
-    operations = _operations(nest.store, machine) * (log2(lanes) + 1 if scans else 1)
-    instructions = points * vectors * (operations + (log2(lanes) + 2 if scans else 0))
-    instructions -= vectors * _shared(nest, depth, points, machine)
     written = nest.moves[0]
+    scans = fold > 0 and written.steps[depth] is not None
+    shifts = log2(lanes) if scans else 0  # of a vector, each combined with the vector
+    operations = _operations(nest.store, machine) * (shifts + 1) + (shifts + 2 if scans else 0)
+    instructions = vectors * (points * operations - _shared(nest, depth, points, machine))
     accumulators = _registers(written, order, depth, lanes) * (vectors if fold else 1)
     chain, last = 1.0, 0
     for k, loop in enumerate(order[:depth]):
