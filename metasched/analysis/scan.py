@@ -88,8 +88,9 @@ class Scan:
 def block_scan(block: Block) -> tuple[int, Scan] | None:
     """The scan that a block computes, and the position of its iterator; None for other blocks.
 
-    The scan runs along the only iterator that is not spatial. If all iterators are spatial, as in
-    `T.axis.remap("SS", ...)`, exactly one of them fits: the store decides then.
+    The scan runs along an iterator that is not spatial; others of the kind are indices of the
+    store. If all iterators are spatial, as in `T.axis.remap("SS", ...)`, exactly one of them fits:
+    the store decides then.
     """
     store = one_store(block.body)
     if store is None or block.init is not None or block.alloc_buffers or block.match_buffers:
@@ -101,7 +102,8 @@ def block_scan(block: Block) -> tuple[int, Scan] | None:
         scan = match_scan(store, v.var, as_int(v.dom.extent)) if as_int(v.dom.min) == 0 else None
         if scan is not None:
             found.append((n, scan))
-    return found[0] if len(found) == 1 and len(ordered) < 2 else None
+    beside = {block.iter_vars[n].var for n in ordered} - {block.iter_vars[n].var for n, _ in found}
+    return found[0] if len(found) == 1 and beside <= {*store.indices} else None
 
 
 def in_fixed_order(block: Block, position: int, scan: Scan) -> bool:

@@ -161,3 +161,37 @@ def test_a_value_that_a_plain_loop_keeps_is_a_scan(dtype, update, chunks, first)
             sch, out = draw(func, space, seed), np.zeros_like(a)
             build(sch, target="native")(a, out)
             np.testing.assert_array_equal(out, want)
+
+
+RECURRENCE = """
+@T.prim_func
+def f(A: T.Buffer((6, 150), "{dtype}"), B: T.Buffer((6, 150), "{dtype}")):
+    T.func_attr({{"tir.fast_math": "{math}"}})
+    for i in range(6):
+        B[i, 0] = A[i, 0]
+        for j in range(149):
+            B[i, j + 1] = {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "math", "lanes"),
+    [("int32", "T.max(B[i, j], A[i, j + 1])", "reassoc", True),
+     ("float32", "B[i, j] * T.float32(0.5) + A[i, j + 1]", "reassoc", True),
+     ("float32", "B[i, j] * T.float32(0.5) + A[i, j + 1]", "nnan", False),
+     ("int32", "T.max(B[5 - i, j], A[i, j + 1])", "reassoc", False)],
+)  # fmt: skip
+def test_each_row_of_a_recurrence_in_plain_loops_is_a_scan(dtype, value, math, lanes):
+    func = parse(RECURRENCE.format(dtype=dtype, value=value, math=math))
+    spaces = generated(func)
+    a = np.random.default_rng(0).integers(-9, 10, (6, 150)).astype(dtype)
+    want = np.zeros_like(a)
+    build(Schedule(func), target="native")(a, want)
+    noted = False
+    for space in spaces:
+        for seed in range(3):
+            sch, out = draw(func, space, seed), np.zeros_like(a)
+            build(sch, target="native")(a, out)
+            np.testing.assert_allclose(out, want, rtol=1e-5)
+            noted |= "pragma_scan_lanes" in sch.mod.script()
+    assert noted == lanes
