@@ -26,6 +26,7 @@ from metasched.space.loop_kinds import (
     distribute_and_spread,
     distribute_and_vectorize,
     merge_vectors,
+    several_outputs,
     undo_to,
 )
 from metasched.space.own_loops import has_own_loops, lanes_of, suits_lanes
@@ -63,7 +64,8 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
 
     def outputs(child: Child) -> None:
         reduces = any(v.is_reduce for v in child.block.iter_vars)
-        if len(child.block.writes) > 1 and (reduces or not has_vectors(child.block)):
+        several = several_outputs(sch.state.scope(child.realize), child)
+        if several and (reduces or not has_vectors(child.block)):
             sch.decompose_outputs(sch.get_block(child.block.name, func))
 
     def whole_iterations(child: Child) -> None:

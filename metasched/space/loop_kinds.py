@@ -11,16 +11,25 @@ from itertools import pairwise
 from math import inf
 
 from metasched.analysis.access import accesses, stride_of, strides
-from metasched.analysis.block import loop_iter_kind
+from metasched.analysis.block import loop_iter_kind, needs_multi_level_tiling
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.scope import Child
+from metasched.analysis.scope import Child, Scope
 from metasched.analysis.sequence import distribution_order
 from metasched.arith.affine import interval
 from metasched.arith.bounds import Interval
 from metasched.errors import ScheduleError
 from metasched.ir.expr import TRUE, Select, Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import BlockRealize, BlockToken, For, ForKind, IterKind, Stmt, fact
+from metasched.ir.stmt import (
+    BlockRealize,
+    BlockToken,
+    For,
+    ForKind,
+    IterKind,
+    SeqStmt,
+    Stmt,
+    fact,
+)
 from metasched.ir.visit import free_vars, reads_memory, substitute, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
@@ -62,6 +71,16 @@ def undo_to(sch: Schedule, steps: int) -> None:
     """Undo until the trace has `steps` steps."""
     while len(sch.trace) > steps:
         sch.undo()
+
+
+def several_outputs(scope: Scope, child: Child) -> bool:
+    """Whether a block has several outputs: buffers, or elements of one buffer that it sums up with
+    tiles, as a complex product does."""
+    block = child.block
+    if len(block.writes) > 1 or not isinstance(block.body, SeqStmt):
+        return len(block.writes) > 1
+    wide = [v for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
+    return len(wide) > 1 and needs_multi_level_tiling(scope, child.token) is None
 
 
 def vectorize_leaf(sch: Schedule, block: BlockRV, child: Child, width: int) -> bool:

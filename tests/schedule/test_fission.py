@@ -90,6 +90,34 @@ def f(A: T.Buffer((4, 6), "int32"), S: T.Buffer((4,), "int32"), M: T.Buffer((4,)
     check_transform(before, sch)
 
 
+COMPLEX = """
+@T.prim_func
+def product(A: T.Buffer((20, 36, 2)), B: T.Buffer((36, 64, 2)), C: T.Buffer((20, 64, 2))):
+    for i, j, k in T.grid(20, 64, 36):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj, {first}] = T.float32(0)
+                C[vi, vj, {second}] = T.float32(0)
+            C[vi, vj, 0] += A[vi, vk, 0] * B[vk, vj, 0] - A[vi, vk, 1] * B[vk, vj, 1]
+            C[vi, vj, 1] += A[vi, vk, 0] * B[vk, vj, 1] + A[vi, vk, 1] * B[vk, vj, 0]
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_each_element_of_a_buffer_takes_its_part_of_the_init(first):
+    before = parse(COMPLEX.format(first=first, second=1 - first))
+    sch = Schedule(before)
+    (second,) = sch.decompose_outputs("C")
+    for position in (2, 1, 0):
+        sch.fission(sch.get_loops("C")[position])
+    for part in (sch.get_block("C"), second):
+        sch.privatize_reduction(part)
+        sch.decompose_reduction(part, sch.get_loops(part)[2])
+        sch.parallel(sch.get_loops(part)[0])
+    check_transform(before, sch)
+
+
 OWN = """
 for i in range(7):
     with T.block("S"):
@@ -130,6 +158,12 @@ def with_init(init: list[str], stores: list[str]) -> Schedule:
 def test_an_init_after_a_store_that_uses_its_result_is_refused():
     sch = with_init(["A[0] = 0", "B[0] = 0"], ["A[0] = A[0] + B[0]", "B[0] = B[0] + 1"])
     message = "would run after a store that uses B"
+    check_refused(sch, lambda: sch.decompose_outputs("S"), "init-late", message)
+
+
+def test_an_init_of_an_element_that_an_earlier_store_uses_is_refused():
+    sch = with_init(["A[0] = 0", "A[1] = 0"], ["A[0] = A[0] + A[1]", "A[1] = A[1] + 1"])
+    message = "would run after a store that uses A"
     check_refused(sch, lambda: sch.decompose_outputs("S"), "init-late", message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oracle import check_numbers
+from schedule.test_fission import COMPLEX
 from space.candidates import TARGET, draw
 
 from metasched.kinds import default_modules
@@ -40,3 +41,30 @@ def test_a_distance_gets_a_copy_for_each_centre_while_the_minimum_stays_one():
         assert space not in tiled or [1, 16, 40] in map(sorted, shapes.values())
         assert not any(b.startswith("best") and 16 in s for b, s in shapes.items())
         check_numbers(func, sch.mod, compiled=True)
+
+
+def test_the_elements_of_a_product_are_summed_in_tiles_of_their_own():
+    """A complex product stores two elements: as written, its sums would stay in memory."""
+    func = parse(COMPLEX.format(first=0, second=1))
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = generator.generate(func, TARGET)
+    assert found and not generator.failures
+    assert all("decompose_outputs" in str(t) for t in found)
+    private = [t for t in found if str(t).count("privatize_reduction") == 2]
+    assert private
+    for space in private:
+        sch = next(s for seed in range(9) if (s := draw(func, space, seed)) is not None)
+        shapes = [b.constant_shape() for b in sch.get(sch.get_block("root")).alloc_buffers]
+        assert sum(s is not None and sorted(s) == [20, 64] for s in shapes) == 2
+        check_numbers(func, sch.mod, compiled=True)
+
+
+def test_two_sums_over_one_row_stay_together():
+    """Each element of A is read once: sums in two nests would read it twice."""
+    text = COMPLEX.format(first=0, second=1).replace("B[vk, vj, ", "A[vi, vk, ")
+    text = text.replace("C[vi, vj, ", "C[vi, 0, ").replace(
+        "T.grid(20, 64, 36)", "T.grid(20, 1, 36)"
+    )
+    func = parse(text)
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert found and not any("decompose_outputs" in str(t) for t in found)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, product
 
-from metasched.analysis.access import accesses
+from metasched.analysis.access import Access, accesses
 from metasched.analysis.closing import independent_iters
 from metasched.analysis.sequence import interleaving_violation, statement_blocks
+from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.describe import describe
+from metasched.ir.expr import as_int
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -117,9 +119,9 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
 
     Afterwards the given handle stands for the block of the first store. The new blocks take the
     place of the old block, one after the other. Each keeps the old predicate and annotations, and
-    the part of the init that sets the buffer of its store. An iterator becomes spatial if instances
-    that differ in it are now proved independent. `fission` of the loops around then gives each
-    output a loop nest of its own.
+    the part of the init that sets its element, or else its buffer. An iterator becomes spatial if
+    instances that differ in it are now proved independent. `fission` of the loops around then gives
+    each output a loop nest of its own.
 
     requires  a leaf block with two stores or more, one after the other, and no other statement; no
               buffer allocated in the block and no matched buffer; no store that changes what the
@@ -183,26 +185,38 @@ def _stores(state: State, realize: BlockRealize) -> list[BufferStore]:
 
 
 def _inits(state: State, block: Block, stores: list[BufferStore]) -> list[Stmt | None]:
-    """For each store the part of the init that sets its buffer."""
+    """For each store the part of the init that sets its element, or else its buffer."""
     if block.init is None:
         return [None] * len(stores)
     sets = list(block.init.stmts) if isinstance(block.init, SeqStmt) else [block.init]
     found: list[list[Stmt]] = [[] for _ in stores]
-    first: dict[Buffer, int] = {}
+    first: dict[Buffer | tuple[object, ...], int] = {}
     for number, store in enumerate(stores):
         first.setdefault(store.buffer, number)
-    touched = [{a.buffer for a in accesses(evolve(block, body=s, init=None))} for s in stores]
+        first.setdefault((store.buffer, *store.indices), number)
+    touched = [accesses(evolve(block, body=s, init=None)) for s in stores]
     for one in sets:
-        place = first.get(one.buffer) if isinstance(one, BufferStore) else None
+        place = None
+        if isinstance(one, BufferStore):
+            place = first.get((one.buffer, *one.indices), first.get(one.buffer))
         if place is None:
             text = f"the init of block {block.name} holds {describe(one)}, which no store updates"
             raise state.error("init-of-no-store", text, block)
-        mine = {a.buffer for a in accesses(evolve(block, body=one, init=None))}
-        late = next((b for before in touched[:place] for b in before & mine), None)
+        mine = accesses(evolve(block, body=one, init=None))
+        pairs = product((a for before in touched[:place] for a in before), mine)
+        late = next((a for a, b in pairs if not _apart(a, b)), None)
         if late is not None:
             raise state.error(
                 "init-late", f"the init of block {block.name} that {describe(one)} would run after "
-                f"a store that uses {late.name}", block,
+                f"a store that uses {late.buffer.name}", block,
             )  # fmt: skip
         found[place].append(one)
     return [seq(each) if each else None for each in found]
+
+
+def _apart(a: Access, b: Access) -> bool:
+    """Whether two accesses of one instance touch different elements."""
+    if a.buffer is not b.buffer:
+        return True
+    steps = (Analyzer().simplify(x - y) for x, y in zip(a.indices, b.indices, strict=True))
+    return any(as_int(step) not in (None, 0) for step in steps)

@@ -2,15 +2,16 @@
 
 A loop around several blocks prevents tiling of these blocks, and often vectors and threads. Beside
 the program as written, the module offers a distributed program. There, every loop is distributed
-and every block with several outputs is cut, as far as dependences allow. A third program reduces in
-private buffers: an update (`C += A · B` after `C = beta * C`) gets an init and one writer, and a
-sum with a constant factor (`alpha * A · B`) is multiplied once. A triangle is computed over the
-square around it, whose loops have constant extents. A temporary buffer that each iteration fills
-anew gets a copy for each iteration, and a value that each iteration hands to the next (a sum so
-far) a place for each iteration. A fourth program keeps sums whose order is fixed (`+=` of floats in
-a loop) in a buffer of their own, so that tiles of them are set, summed and stored together.
-Elementwise blocks before and after the sum, in nests of their own too, are inlined into the two
-copies.
+and every block with several outputs is cut, as far as dependences allow. Elements of one buffer
+that tiles can sum count as outputs, and their sums get private buffers; the program as written is
+left out there, since its sums would stay in memory. A third program reduces in private buffers: an
+update (`C += A · B` after `C = beta * C`) gets an init and one writer, and a sum with a constant
+factor (`alpha * A · B`) is multiplied once. A triangle is computed over the square around it, whose
+loops have constant extents. A temporary buffer that each iteration fills anew gets a copy for each
+iteration, and a value that each iteration hands to the next (a sum so far) a place for each
+iteration. A fourth program keeps sums whose order is fixed (`+=` of floats in a loop) in a buffer
+of their own, so that tiles of them are set, summed and stored together. Elementwise blocks before
+and after the sum, in nests of their own too, are inlined into the two copies.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.lanes import MOST
-from metasched.space.loop_kinds import SMALL, child_of, fission_innermost, steps, undo_to
+from metasched.space.loop_kinds import (
+    SMALL,
+    child_of,
+    fission_innermost,
+    several_outputs,
+    steps,
+    undo_to,
+)
 from metasched.space.modules.register_plan import in_order
 from metasched.space.strides import has_vectors, vector_iter
 from metasched.space.tiling import untouched
@@ -56,7 +64,7 @@ class LoopDistribution:
         if sch.state.parent(realize) is not None:
             return [sch]
         variant = sch.copy()
-        _distribute(variant, block, sch.refused)
+        joined = _distribute(variant, block, sch.refused)
         kept = variant.copy()
         keeps = _keep_sums(kept, block)
         func = sch.state.func_of(realize)[0] if len(sch.mod.functions) > 1 else None
@@ -70,24 +78,31 @@ class LoopDistribution:
                 except ScheduleError as error:
                     if error.reason != "no-update":  # there is no sum to keep apart
                         sch.refused.append(error)
-        programs = (private, kept, variant, sch) if keeps else (private, variant, sch)
+        written = [] if joined and private.mod is not variant.mod else [sch]
+        programs = [private, kept, variant, *written] if keeps else [private, variant, *written]
         every = {id(one.mod): one for one in programs}
         return list(every.values())
 
 
-def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> None:
+def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> bool:
     """Cut every block with several outputs, and distribute every loop, as far as possible.
 
     Args:
         refused: takes the refusals.
+
+    Returns whether a block was cut whose outputs are elements of one buffer.
     """
+    joined = False
     realize = sch.state.block(root)
     name = sch.state.func_of(realize)[0]
     func = name if len(sch.mod.functions) > 1 else None
     for one in list(blocks_of(realize.block.body)):
-        if len(one.block.writes) > 1 and is_leaf(one.block) is None:
+        scope = sch.state.scope(one)
+        several = several_outputs(scope, scope.child(one.block.token))
+        if several and is_leaf(one.block) is None:
             try:
-                _cut(sch, sch.get_block(one.block.name, func))
+                cut = _cut(sch, sch.get_block(one.block.name, func))
+                joined |= cut and len(one.block.writes) == 1
             except ScheduleError as error:
                 if error.reason != "no-stores":  # one statement computes the outputs
                     refused.append(error)
@@ -97,6 +112,7 @@ def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> N
             pass
         if all(v.is_spatial for v in child.block.iter_vars):
             _in_loop_order(sch, handle)  # an expanded buffer brought its iterators last
+    return joined
 
 
 def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
@@ -196,12 +212,14 @@ def _expand_buffers(sch: Schedule, child: Child, *, running: bool) -> None:
                 undo_to(sch, before)
 
 
-def _cut(sch: Schedule, block: BlockRV) -> None:
+def _cut(sch: Schedule, block: BlockRV) -> bool:
     """Cut a block into one block for each output, if some part is a reduction or has vectors."""
     before = len(sch.trace)
     parts = [sch.get(part) for part in sch.decompose_outputs(block)]
-    if not any(has_vectors(p) or any(v.is_reduce for v in p.iter_vars) for p in parts):
-        undo_to(sch, before)
+    if any(has_vectors(p) or any(v.is_reduce for v in p.iter_vars) for p in parts):
+        return True
+    undo_to(sch, before)
+    return False
 
 
 def _in_private(sch: Schedule, block: BlockRV, child: Child) -> None:
@@ -211,7 +229,8 @@ def _in_private(sch: Schedule, block: BlockRV, child: Child) -> None:
     scope = sch.state.scope(child.realize)
     scaled = factor_of_sum(child.block) is not None
     scaled = scaled and needs_multi_level_tiling(scope, child.token) is None
-    if not reduces or not (ragged or scaled or child.block.init is None):
+    shared = len(scope.writers(child.block.writes[0].buffer)) > 1
+    if not reduces or not (ragged or scaled or shared or child.block.init is None):
         return
     private = child.block.init is not None and _alone(scope, child)
     private = private and not scaled
