@@ -1,7 +1,7 @@
 """Serial loops in chunks: a rule that knows the form of a loop emits a vector of its iterations.
 
-The rules are in the modules `compaction`, `shifted`, `ahead` and `rare`. Iterations that fill no
-vector run one after another.
+The rules are in the modules `compaction`, `shifted`, `ahead`, `rare` and `reductions`. Iterations
+that fill no vector run one after another.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def emit_chunk(e: Emitter, stmt: Chunk) -> None:
 
 
 def loop_over_chunks(
-    e: Emitter, node: For, count: Val, lanes: int, emit: EmitChunk, serial_loop: SerialLoop
-) -> None:
-    """Emit the first `count` vectors of a loop."""
+    e: Emitter, node: For, vectors: tuple[Val, Val], lanes: int, emit: EmitChunk,
+    serial_loop: SerialLoop,
+) -> None:  # fmt: skip
+    """Emit the `vectors` of a loop, from the first one to the end."""
     number = Var(node.var.name, INT64)
     chunks = For(number, node.min, node.extent, ForKind.SERIAL, Chunk(number, lanes, emit))
-    serial_loop(e, chunks, literal(0), count)
+    serial_loop(e, chunks, *vectors)
 
 
 def emit_in_chunks(
@@ -51,7 +52,7 @@ def emit_in_chunks(
     """Emit all full vectors of a loop, then the iterations that are left."""
     count = binary(e, Max, binary(e, FloorDiv, extent, literal(lanes)), literal(0))
     if count.const != 0:  # a loop is emitted with its test at the end
-        loop_over_chunks(e, node, count, lanes, emit, serial_loop)
+        loop_over_chunks(e, node, (literal(0), count), lanes, emit, serial_loop)
     done = binary(e, Mul, count, literal(lanes))
     if done.const is None or done.const != extent.const:
         serial_loop(e, node, done, extent)

@@ -50,13 +50,13 @@ def emit_fold(e: Emitter, node: For, plain: Callable[[Expr], bool]) -> bool:
     vector = e.widen(e.value(added), lanes)
     e.lane = None
     before = e.value(BufferLoad(target.buffer, target.indices))
-    value = binary(e, kind, before, _tree(e, inside, vector))
+    value = binary(e, kind, before, tree(e, inside, vector))
     store(e, target.buffer, target.indices[0], value, None)
     e.env = outer
     return True
 
 
-def _tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:
+def tree(e: Emitter, kind: type[BinaryOp], vector: Val) -> Val:
     """Reduce all lanes of a vector to a scalar, by halves."""
     while vector.lanes > 2:
         n = vector.lanes // 2

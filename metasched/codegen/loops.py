@@ -12,6 +12,7 @@ from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.rare import emit_rare
+from metasched.codegen.reductions import emit_reduction
 from metasched.codegen.scan import emit_scan
 from metasched.codegen.separate_steps import separate_step, shares_too_much
 from metasched.codegen.shifted import emit_shifted
@@ -108,7 +109,7 @@ def _by_form(e: Emitter, node: For, extent: Val) -> bool:
     return scalar and any(emit(e, node, extent, plain, serial_loop) for emit in _IN_CHUNKS)
 
 
-_IN_CHUNKS = (emit_compaction, emit_shifted, emit_ahead, emit_rare)
+_IN_CHUNKS = (emit_compaction, emit_shifted, emit_ahead, emit_rare, emit_reduction)
 
 
 # -- unrolling
@@ -239,7 +240,10 @@ def _lanes(e: Emitter, node: For, base: Val, lanes: int) -> None:
 
 
 def _chunk_loop(e: Emitter, node: For, count: Val, width: int) -> None:
-    loop_over_chunks(e, node, count, width, lambda base: _lanes(e, node, base, width), serial_loop)
+    vectors = literal(0), count
+    loop_over_chunks(
+        e, node, vectors, width, lambda base: _lanes(e, node, base, width), serial_loop
+    )
 
 
 def _width(e: Emitter, node: For) -> int:

@@ -61,7 +61,7 @@ def emit_shifted(
         return False
     count = _vectors(e, found, extent, lanes)
     emit = partial(_emit_vector, e, found, node.var, lanes)
-    loop_over_chunks(e, node, count, lanes, emit, serial_loop)
+    loop_over_chunks(e, node, (literal(0), count), lanes, emit, serial_loop)
     serial_loop(e, node, binary(e, Mul, count, literal(lanes)), extent)
     return True
 

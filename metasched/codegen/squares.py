@@ -72,7 +72,7 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     if count.const == 1:
         steps(literal(0))
     else:
-        loop_over_chunks(e, node, count, size, steps, serial_loop)
+        loop_over_chunks(e, node, (literal(0), count), size, steps, serial_loop)
     if done is not None:
         e.branch(done)
         e.label(done)
