@@ -199,8 +199,10 @@ def _places(cost: _Cost, machine: MachineModel) -> list[float]:
 
 def _crowd(nest: Nest, depth: int, machine: MachineModel) -> float:
     """What the `depth` innermost loops need of the fullest sets of the nearest cache, over the size
-    of these sets; one way of that cache is as large as a page."""
-    moves = (m for m in nest.outside if not m.asked)
+    of these sets; one way of that cache is as large as a page. Lines that code generation loads at
+    once need not stay."""
+    order = nest.order
+    moves = (m for m in nest.outside if not m.asked and not walks(m, order, depth))
     ways = machine.levels[0].bytes / machine.page
     return sum(m.set_conflicts(depth, machine.page) for m in moves) / ways
 
@@ -262,7 +264,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     if not block.fold and _crowd(nest, block.depth, machine) > 1.0:  # lines push each other out
         fits[0] = min(fits[0], _lane_loops(order))
     near, far, memory = (
-        traffic(nest, k, machine.line) * ran / level.per_cycle
+        traffic(nest, k, machine.line, block.depth) * ran / level.per_cycle
         for k, level in zip(fits, machine.levels, strict=True)
     )
     return _Cost(

@@ -117,16 +117,18 @@ def within(nest: Nest, level: Level) -> int:
     return fits
 
 
-def traffic(nest: Nest, fits: int, line: int) -> float:
+def traffic(nest: Nest, fits: int, line: int, depth: int) -> float:
     """The bytes that a store moves from beyond a cache.
 
     The `fits` innermost loops fit into the cache: the lines they touch come once for each run of
-    these loops.
+    these loops. Where lanes walk along memory in the loop around the `depth` innermost loops, code
+    generation loads whole lines, so each line comes once for that loop.
     """
     products = nest.products
     total = 0.0
     for move in nest.outside:
-        k = _still(nest, move, fits)
+        walked = depth + 1 if walks(move, nest.order, depth) else 0
+        k = _still(nest, move, max(fits, walked))
         total += move.lines(k) * line * (products[-1] / products[k])
     return total
 

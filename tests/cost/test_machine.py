@@ -256,6 +256,25 @@ def test_lanes_that_walk_along_memory_load_several_steps_at_once(kind, step):
     assert loads < 0.75 * every if walks else loads >= every
 
 
+def test_lines_that_lanes_walk_along_come_once():
+    """All lanes of a step fall into one set of the cache, but whole lines are loaded at once."""
+
+    def sums(step):
+        return machine(parse(f"""
+        @T.prim_func
+        def main(A: T.Buffer((256, {1024 * step})), S: T.Buffer((256,))):
+            for i in range(16):
+                for j in range(1024):
+                    for lane in T.vectorized(16):
+                        with T.block("s"):
+                            v = T.axis.spatial(256, i * 16 + lane)
+                            w = T.axis.opaque(1024, j)
+                            S[v] = S[v] + A[v, w * {step}]
+        """))  # fmt: skip
+
+    assert sums(1)["l1_l2"] <= sums(1)["l2_l3"] < sums(2)["l1_l2"] - 2.0
+
+
 def test_a_fold_counts_where_the_operands_lie_in_the_buffer_of_the_result():
     scalar, folded = (machine(update_in_place(fold).mod) for fold in (0, 16))
     assert scalar["block.fold"] == 0.0 and folded["block.fold"] > 4.0
