@@ -361,7 +361,7 @@ def _has_reuse(block: Block) -> Failure | None:
         return no("symbolic-region", "reads in a region without a size")
     else:
         read = [(r.buffer, tuple(x.min for x in r.region)) for r in inputs(block)]
-    reduced = {v.var: (as_int(v.dom.extent) or 2) - 1 for v in block.iter_vars if v.is_reduce}
+    reduced = {v.var: (as_int(v.dom.extent) or 2) - 1 for v in block.iter_vars if not v.is_spatial}
     for buffer, indices in read:
         if buffer is not block.writes[0].buffer:
             used: set[Var] = set().union(*(free_vars(i) for i in indices))

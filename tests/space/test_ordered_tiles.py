@@ -121,6 +121,31 @@ def test_padded_tiles_keep_every_bit(text):
             np.testing.assert_array_equal(one, two)
 
 
+WINDOW = """
+@T.prim_func
+def f(A: T.Buffer((23, 53)), C: T.Buffer((23, 37))):
+    for i, j in T.grid(23, 37):
+        s = T.float32(0)
+        for k in range({taps}):
+            s += A[i, j + k]
+        C[i, j] = s * 0.25
+"""
+
+
+@pytest.mark.parametrize("taps", [2, 9, 16])
+def test_windows_of_a_sum_that_overlap_are_tiled(taps):
+    func = parse(WINDOW.format(taps=taps))
+    found = tiles(func)
+    assert found
+    a = np.random.default_rng(0).standard_normal((23, 53)).astype("float32")
+    want = np.zeros((23, 37), "float32")
+    ms.build(func)(a, want)
+    for sch in found:
+        got = np.zeros_like(want)
+        ms.build(sch)(a, got)
+        np.testing.assert_array_equal(got, want)
+
+
 TRIANGLE = """
 @T.prim_func
 def f(A: T.Buffer(({n}, 9), "{dtype}"), C: T.Buffer(({n}, {n}), "{dtype}")):
