@@ -9,6 +9,7 @@ import pytest
 from oracle import check_numbers
 from space.candidates import TARGET, draw
 
+from metasched.analysis.block import FOLD
 from metasched.ir.interp import run
 from metasched.kinds import default_modules
 from metasched.runtime.build import build
@@ -282,6 +283,26 @@ def main(A: T.Buffer((23, 24), "float64"), W: T.Buffer((24, 24), "float64")):
         drawn = draw(func, one.trace, 0)
         assert drawn is not None
         check_numbers(func, drawn.mod)
+
+
+@pytest.mark.parametrize(("step", "kinds"), [(4, {0, 1}), (1, {0})])
+def test_a_filter_that_keeps_every_fourth_sum_may_run_along_its_taps(step, kinds) -> None:
+    """Lanes 4 elements apart take 3 shuffles for each product; vectors along 32 taps take none."""
+    func = parse(f"""
+@T.prim_func
+def main(X: T.Buffer((2, {32 * step + 32})), H: T.Buffer((32,)), Y: T.Buffer((2, 32))):
+    for c, t, k in T.grid(2, 32, 32):
+        with T.block("Y"):
+            vc, vt, vk = T.axis.remap("SSR", [c, t, k])
+            with T.init():
+                Y[vc, vt] = T.float32(0)
+            Y[vc, vt] += X[vc, {step} * vt + vk] * H[vk]
+""")
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert {int(FOLD in str(space)) for space in found} == kinds
+    for space in found:
+        sch = next(sch for seed in range(9) if (sch := draw(func, space, seed)) is not None)
+        check_numbers(func, sch.mod, compiled=True)
 
 
 ORDERED = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from metasched.analysis.access import accesses
 from metasched.analysis.scope import Child
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, IterKind
@@ -13,7 +14,7 @@ from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import Operand, fill_panel
-from metasched.space.strides import FEW
+from metasched.space.strides import FEW, iter_stride, loads_run_along, rows_of, vector_iter
 from metasched.space.tiling import Axis, epilogue_of, untouched
 
 Tiles: TypeAlias = dict[Axis, tuple[Sequence[int], Sequence[ExprRV]]]
@@ -53,6 +54,24 @@ def in_order(block: Block) -> bool:
     """Whether a block updates results in the order of its loops, as a sum of floats in plain
     loops."""
     return block.init is None and any(v.kind is IterKind.OPAQUE for v in block.iter_vars)
+
+
+def lies_apart(sch: Schedule, block: Block, vector_bits: int) -> bool:
+    """Whether vectors along a reduction read memory in order, and lanes along the results do not,
+    as in X[4 * t + k] * H[k] for few rows: `vector_reduction` may be faster."""
+    vector, result = vector_iter(block), block.writes[0].buffer
+    loads = [a for a in accesses(block) if not a.is_write and a.buffer is not result]
+    long = [
+        v
+        for v in block.iter_vars
+        if v.is_reduce and (sch.state.size(v.dom.extent) or 0) * result.dtype.bits >= vector_bits
+    ]
+    return (
+        vector is not None
+        and any((iter_stride(a, vector.var) or 0) > 1 for a in loads)
+        and any(loads_run_along(block, v.var) for v in long)
+        and min(rows_of(sch, block, a) for a in loads) <= FEW
+    )
 
 
 def starter_of(sch: Schedule, block: BlockRV) -> Child | None:

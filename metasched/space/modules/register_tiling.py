@@ -43,6 +43,7 @@ from metasched.space.modules.register_plan import (
     fill,
     in_order,
     is_stage,
+    lies_apart,
     overcompute,
     starter_of,
     tile_step,
@@ -126,7 +127,8 @@ class RegisterTiling:
         for plan, pack in [(p, pack) for p in self.plans(sch, block) for pack in p.packable]:
             tiled = partial(here.apply, block, plan, pack)
             found += changed(sch, partial(tiled, True)) or changed(sch, partial(tiled, False))
-        return [*found, sch] if in_place else found or [sch]
+        keep = in_place or lies_apart(sch, sch.get(block), self.vector_bits)
+        return [*found, sch] if keep else found or [sch]
 
     # -- analysis of the block ---------------------------------------------------------------------
 
