@@ -8,7 +8,7 @@ index is no such sum, small values are taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, floor, inf
 from typing import TypeAlias
@@ -59,10 +59,18 @@ class IndexData:
         return int(max(self.low, min(ends)))
 
 
-def index_data(func: PrimFunc) -> dict[Buffer, IndexData]:
-    """The buffers whose values are indices or bounds of loops."""
+def index_data(
+    func: PrimFunc, scalars: Mapping[str, float] | None = None
+) -> dict[Buffer, IndexData]:
+    """The buffers whose values are indices or bounds of loops, with these values of scalars."""
+    given = {p: (scalars or {}).get(p.name) for p in func.params if isinstance(p, Var)}
+    numbers: dict[Expr, Expr] = {
+        param: as_expr(value if param.dtype.is_float else int(value), param.dtype)
+        for param, value in given.items()
+        if value is not None
+    }
     scan = _Scan(frozenset(func.buffers))
-    for node in walk_stmts(func.body):
+    for node in walk_stmts(transform(func.body, on_expr=numbers.get)):
         scan.visit(node)
     scan.flow()
     for buffer in scan.plain:

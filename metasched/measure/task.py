@@ -72,7 +72,7 @@ def make_task(
     values = _values(func, signature, {**(extents or {}), **(scalars or {})})
     numbers = {name: int(v) for name, v in values.items()}
     coarse = max((_EPS[t] for t in _float_types(func)), default=0.0)
-    positive, indexes = _needs_positive(func), index_data(func)
+    positive, indexes = _needs_positive(func), index_data(func, values)
     terms, divisors = longest_sum(func, numbers), _divisors(func)
     rounded = longest_sum(func, numbers, _rounded(func)) if why else 1
     most = _largest_value(terms, coarse)

@@ -375,6 +375,31 @@ def test_floats_that_are_scaled_and_cut_to_an_index_stay_inside(body, low, high)
             build(func, check_bounds=True)(*data)
 
 
+@pytest.mark.parametrize(
+    ("kind", "index", "given", "high"),
+    [
+        ("float32", "T.int32(x[i] * c)", {}, 1),
+        ("float32", "T.int32(x[i] * c)", {"c": 0.5}, 5),
+        ("int32", "T.int32(x[i]) * c", {}, 1),
+        ("int32", "T.int32(x[i]) // c", {"c": 3}, 2),
+    ],
+)
+def test_an_index_made_with_a_scalar_stays_inside_for_the_value_of_the_scalar(
+    kind, index, given, high
+):
+    """A histogram of three bins got indices up to 4."""
+    func = parse(f"""
+@T.prim_func
+def f(x: T.Buffer((9,), "float32"), c: T.{kind}, h: T.Buffer((3,), "int32")):
+    for i in range(9):
+        h[{index}] += 1
+""")
+    task = task_of(func, scalars=given)
+    assert task.arrays[0].high == high
+    x, h = (fill(array, task, n) for n, array in enumerate(task.arrays))
+    build(func, check_bounds=True)(x, dict(task.values)["c"], h)
+
+
 def test_filling_is_reproducible_and_differs_by_position():
     task = task_of(matmul(16), seed=3)
     x = fill(task.arrays[0], task, 0)
