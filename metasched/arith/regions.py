@@ -51,12 +51,20 @@ def block_access_regions(block: Block) -> Regions:
     Raises:
         MetaschedError: on access through a raw pointer, whose region is unknown.
     """
-    found = _Collector(block)
-    if block.init is not None:
-        found.stmt(block.init, {}, ())
-        found.begun = {b: r for b, r in found.written.items() if b not in found.read}
-    found.stmt(block.body, {}, ())
+    found = _collected(block)
     return found.regions(found.read, block), found.regions(found.written, block)
+
+
+def each_access(block: Block) -> list[tuple[bool, BufferRegion, tuple[Expr, ...]]]:
+    """Each access of a block: whether it writes, its box while the loops inside the block run, and
+    the conditions around it. See `block_access_regions` for what counts."""
+    found = _collected(block)
+    matches = {m.buffer: m for m in block.match_buffers}
+    return [
+        (written, matched_region(matches[r.buffer], r) if r.buffer in matches else r, conditions)
+        for written, r, conditions in found.each
+        if r.buffer not in found.own
+    ]
 
 
 def declared(block: Block) -> Block:
@@ -87,6 +95,15 @@ def _key(region: BufferRegion) -> tuple[object, ...]:
     return (region.buffer, *((r.min, r.extent) for r in region.region))
 
 
+def _collected(block: Block) -> _Collector:
+    found = _Collector(block)
+    if block.init is not None:
+        found.stmt(block.init, {}, ())
+        found.begun = {b: r for b, r in found.written.items() if b not in found.read}
+    found.stmt(block.body, {}, ())
+    return found
+
+
 class _Collector:
     """One walk of a block's body: the boxes of each buffer, in order of first appearance."""
 
@@ -96,6 +113,7 @@ class _Collector:
         self.written: dict[Buffer, BufferRegion] = {}
         self.begun: dict[Buffer, BufferRegion] = {}
         """What the init sets, of the buffers that it does not read."""
+        self.each: list[tuple[bool, BufferRegion, tuple[Expr, ...]]] = []
         self.own = set(block.alloc_buffers)
 
     def stmt(self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
@@ -197,6 +215,7 @@ class _Collector:
             relaxed = without_loads(relaxed)
         if _empty(relaxed):
             relaxed = _without_negatives(relaxed)
+        self.each.append((into is self.written, relaxed, conditions))
         old = into.get(relaxed.buffer)
         if old is not None and _empty(relaxed):
             return

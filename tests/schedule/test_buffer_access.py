@@ -95,6 +95,37 @@ def test_several_regions_of_a_buffer():
     check_transform(pairs, sch)
 
 
+def test_a_region_that_leaves_out_what_some_iterations_touch_is_refused():
+    sch = Schedule(elementwise)
+    step = lambda: sch.annotate_buffer_access("B", 0, "read", lambda i, j: ((0, 5), j))  # noqa: E731
+    check_refused(sch, step, "touches-more", r"reads A\[vi, vj\], which is not proved to lie in")
+    sch.annotate_buffer_access("B", 0, "read", lambda i, j: ((T.max(i - 1, 0), T.min(i + 2, 8)), j))
+    sch.annotate_buffer_access("B", 0, "read", lambda i, j: ((0, 8), j))
+    check_transform(elementwise, sch)
+
+
+def test_a_block_inside_reads_all_regions_of_a_buffer():
+    sch = Schedule(pairs)
+    sch.enclose("C")
+    step = lambda: sch.annotate_buffer_access("C", 0, "read", lambda i, j: j)  # noqa: E731
+    check_refused(sch, step, "touches-more", "is not proved to lie in A.vj. or A.vj.")
+
+
+def test_the_conditions_around_a_load_count():
+    @T.prim_func
+    def halves(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+        for i in range(8):
+            with T.block("B"):
+                vi = T.axis.spatial(8, i)
+                B[vi] = T.if_then_else(vi < 4, A[vi], T.if_then_else(vi < 6, A[vi - 4], 7))
+
+    sch = Schedule(halves)
+    sch.annotate_buffer_access("B", 0, "read", lambda i: ((0, 4),))
+    check_transform(halves, sch)
+    step = lambda: sch.annotate_buffer_access("B", 0, "read", lambda i: ((0, 3),))  # noqa: E731
+    check_refused(sch, step, "touches-more", r"reads A\[vi\], which is not proved to lie in A\[0:3")
+
+
 VIEWED = """
 @T.prim_func
 def viewed(X: T.Buffer((7,), "float32"), Y: T.Buffer((7,), "float32")):

@@ -9,8 +9,8 @@ from typing import Any
 from metasched.analysis.access import accesses
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
-from metasched.arith.intset import covers, union_regions
-from metasched.arith.regions import block_access_regions
+from metasched.arith.intset import covers, intersect, union_regions
+from metasched.arith.regions import block_access_regions, each_access
 from metasched.errors import MetaschedError, VerifyError, brief
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_region
@@ -19,6 +19,7 @@ from metasched.ir.stmt import Block, BlockRealize, FrozenMap, Stmt, evolve
 from metasched.ir.verify import verify
 from metasched.ir.visit import blocks_of, reads_memory
 from metasched.schedule import edit
+from metasched.schedule.checks import proof
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.layout_arguments import foreign_vars, plain_int
@@ -41,9 +42,9 @@ def annotate_buffer_access(
     `explicit_write_region` lists the positions of regions that were declared by this step. The
     blocks around the block then read the larger region, too.
 
-    requires  one integer index or pair for each dimension; a region that holds what the block
-              certainly touches; a write region within the old declared region, because later steps
-              assume that all of a write region is written
+    requires  one integer index or pair for each dimension; a region that is proved to hold what
+              the block touches, unless it holds the old region; a write region within the old
+              declared region, because later steps assume that all of a write region is written
     rewrite   T.reads(A[vi]) -> T.reads(A[vi:vi + 2])
     """
     assert isinstance(block, BlockRV)
@@ -84,6 +85,8 @@ def annotate_buffer_access(
     grown = [edit.wrap(n, functools.partial(_grown, buffer)) for n in around if buf_type == "read"]
     state.commit(edit.wrap(realize.block, change), *grown)
     _require_honest(state, realize, buf_type, [buffer])
+    if not covers(ranges, regions[position].region, an):
+        _require_all_touched(state, realize, buf_type, buffer)
 
 
 @primitive()
@@ -200,6 +203,36 @@ def _require_honest(
                     "proved to lie in one of them",
                     realize,
                 )
+
+
+@proof
+def _require_all_touched(state: State, realize: BlockRealize, side: str, buffer: Buffer) -> None:
+    """Refuse regions of a buffer that are not proved to hold each access of a block to it.
+
+    What foreign code touches through pointers is up to the user.
+    """
+    block = state.index.blocks[realize.block.token].block
+    known = Analyzer({v.var: v.dom for v in block.iter_vars}, keep_units=True)
+    regions = [r.region for r in (block.reads if side == "read" else block.writes)
+               if r.buffer is buffer]  # fmt: skip
+    try:
+        found = each_access(block)
+    except MetaschedError:
+        return
+    for written, touched, conditions in found:
+        if touched.buffer is not buffer or written is (side == "read"):
+            continue
+        an = known
+        for condition in conditions:
+            an = an.assume(condition)
+        inside = intersect(touched.region, buffer.whole().region, an)
+        if not any(covers(r, box, an) for r in regions for box in (touched.region, inside)):
+            raise state.error(
+                "touches-more",
+                f"{block.name} {side}s {show_region(touched)}, which is not proved to lie in "
+                f"{' or '.join(show_region(BufferRegion(buffer, r)) for r in regions)}",
+                realize, hint="declare a region that holds all elements",
+            )  # fmt: skip
 
 
 def _ranges_map(
