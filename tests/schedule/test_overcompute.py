@@ -364,3 +364,19 @@ def test_digits_that_join_to_one_address_are_clamped_together(row, stride, digit
     check_transform(func, sch)
     update = next(line for line in sch.mod.script().splitlines() if "C[vv] = C[vv] + A" in line)
     assert update.count("T.min(vv, 14)") == digits
+
+
+def test_a_loop_without_iterations_leaves_no_choice_of_a_size():
+    """The drawn tile was [0], which no replay of the trace accepted."""
+
+    @T.prim_func
+    def empty(A: T.Buffer((4,), "int32")):
+        for i in range(0):
+            with T.block("A"):
+                vi = T.axis.spatial(4, i)
+                A[vi] = A[vi] + 1
+
+    sch = Schedule(empty, check=True)
+    (i,) = sch.get_loops("A")
+    sch.split(i, sch.sample_padded_tile(i, 2, 4, [0, 1], [0.5, 0.5]))
+    check_transform(empty, sch)

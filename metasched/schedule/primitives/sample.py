@@ -102,7 +102,7 @@ def sample_padded_tile(
     """Draw one of `sizes`, then `n` factors whose product is this size.
 
     The sizes are the loop's extent and larger numbers for `overcompute`. So a prime extent gets
-    tiles other than 1 and itself.
+    tiles other than 1 and itself. A loop without iterations leaves no choice.
 
     requires  1 <= n <= 64; a limit that is positive or -1; as many probabilities as sizes, none
               negative, a positive sum; no size below the extent, which is constant or has a
@@ -116,10 +116,13 @@ def sample_padded_tile(
         raise state.error("bad-probabilities", f"sizes {given} with probabilities {weights}")
     if extent is None or min(given) < extent:
         raise state.error("bad-size", f"{given} are not all at least the extent {extent}")
-    limit = max(0, max_innermost_factor)
-    domain = {
-        "kind": "padded_tile", "sizes": given, "probs": weights, "n": n, "max_innermost": limit
-    }  # fmt: skip
+    if extent < 1:
+        domain: domains.Domain = {"kind": "fixed", "value": [-1] + [1] * (n - 1)}
+    else:
+        limit = max(0, max_innermost_factor)
+        domain = {
+            "kind": "padded_tile", "sizes": given, "probs": weights, "n": n, "max_innermost": limit
+        }  # fmt: skip
     return [state.new_value(f) for f in decide(state, domain, decision)]
 
 
