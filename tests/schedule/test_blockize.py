@@ -410,3 +410,37 @@ def test_blocks_share_a_unit_outer_iterator():
     outer = sch.get(sch.get_block("outer_Y_Z_o"))
     assert len(outer.iter_vars) == 2
     check_transform(batch_of_one, sch)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_length_of_a_loop_that_the_block_changes_is_no_domain(depth: int) -> None:
+    """While the loop runs, S[0] falls below k."""
+
+    @T.prim_func
+    def falling(S: T.Buffer((4,), "int32"), A: T.Buffer((4, 9), "int32")):
+        for i in range(4):
+            for k in range(T.min(T.max(S[0], 0), 9)):
+                with T.block("S"):
+                    vi = T.axis.spatial(4, i)
+                    vk = T.axis.opaque(9, k)
+                    S[vi] = S[vi] - T.if_then_else(vk < S[0], 1, A[vi, vk])
+
+    sch = Schedule(falling, check=True)
+    sch.blockize(sch.get_loops("S")[depth])
+    assert "T.axis.opaque(9, k)" in sch.script()
+    check_transform(falling, sch)
+
+
+def test_tiles_of_a_length_that_the_block_changes_are_refused() -> None:
+    @T.prim_func
+    def tiles(S: T.Buffer((1,), "int32"), A: T.Buffer((40,), "int32")):
+        for i in range(4):
+            for k in range(S[0]):
+                with T.block("A"):
+                    vi = T.axis.opaque(40, i * S[0] + k)
+                    A[vi] = A[vi] + 1
+                    S[0] = S[0] - 1
+
+    sch = Schedule(tiles, check=True)
+    loop = sch.get_loops("A")[1]
+    check_refused(sch, lambda: sch.blockize(loop), "ends-change", "A writes S, which the ends")

@@ -9,11 +9,11 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import relax_ranges
 from metasched.arith.subspace import Divided, Division, subspace_divide
-from metasched.ir.buffer import Range
+from metasched.ir.buffer import Buffer, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, For, IterVar, Stmt, evolve
-from metasched.ir.visit import free_vars, substitute
+from metasched.ir.visit import free_vars, loads_of, substitute
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
@@ -84,7 +84,13 @@ def divided(
         iters.append(IterVar(outer, outer_dom, old.kind))
         bindings.append(_unit_loop(binding, parts, above) if preserve else parts.outer)
         whole = parts.is_inner
-        dom = old.dom if whole and not _from_zero(parts, loops) else (
+        changing = _changing(block, parts.inner_extent)
+        if changing and not whole:
+            raise state.error(
+                "ends-change", f"{block.name} writes {changing[0].name}, which the ends of the "
+                "loops inside the new block read", realize,
+            )  # fmt: skip
+        dom = old.dom if whole and (changing or not _from_zero(parts, loops)) else (
             Range(zero, parts.inner_extent.astype(dtype))
         )  # fmt: skip
         inner_iters.append(IterVar(inner, dom, old.kind))
@@ -93,6 +99,12 @@ def divided(
     body = _substituted(block, values, tuple(inner_iters))
     inside = BlockRealize(tuple(inner_bindings), division.inner_predicate, body)
     return Part(iters, bindings, division.outer_predicate, inside, loops)
+
+
+def _changing(block: Block, extent: Expr) -> list[Buffer]:
+    """The buffers that an extent reads and the block writes: no domain of the block can have it."""
+    written = {r.buffer for r in block.writes}
+    return [load.buffer for load in loads_of(extent) if load.buffer in written]
 
 
 def _refuse_cut_tile(
