@@ -161,3 +161,25 @@ def test_other_statements_below_the_chunks_are_refused():
     two = Schedule(parse(TOGETHER.format(more=block)))
     first = two.get_loops("B")[0]
     check_refused(two, lambda: two.decompose_scan(first), "not-one-block", "2 blocks are below i")
+
+
+def test_readers_move_to_a_scan_and_not_the_scan_to_them():
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((3, 8), "int32"), C: T.Buffer((3, 8), "int32")):
+    B = T.alloc_buffer((3, 8), "int32")
+    for i, j in T.grid(3, 8):
+        with T.block("B"):
+            vi, vj = T.axis.spatial(3, i), T.axis.scan(8, j)
+            B[vi, vj] = T.if_then_else(vj == 0, A[vi, 0], B[vi, vj - 1] + A[vi, vj])
+    for i, j in T.grid(3, 8):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] * 2
+""")
+    sch = Schedule(func, check=True)
+    loop = sch.get_loops("C")[0]
+    message = "(?s)needs all results before it.*reverse_compute_at moves the readers"
+    check_refused(sch, lambda: sch.compute_at("B", loop), "is-scan", message)
+    sch.reverse_compute_at("C", sch.get_loops("B")[1])
+    check_transform(func, sch)

@@ -25,7 +25,17 @@ from metasched.ir.expr import (
     compare,
     logical_and,
 )
-from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BlockToken,
+    For,
+    IterKind,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -68,11 +78,11 @@ def compute_at(
     inlines the block.
 
     requires  a stage pipeline; `block` complete or a reduction that runs on its whole domain, no
-              output; no other writer of the block's elements but blocks under the loop that update
-              them, each in one iteration; block and loop in one scope, the loop not above the
-              block; all consumers under the loop (if they update, also after its nest), and a place
-              after the block's producers and before its consumers, where its inputs have the same
-              values
+              output, no scan; no other writer of the block's elements but blocks under the loop
+              that update them, each in one iteration; block and loop in one scope, the loop not
+              above the block; all consumers under the loop (if they update, also after its nest),
+              and a place after the block's producers and before its consumers, where its inputs
+              have the same values
     rewrite   for i: B(i); for i: for j: C(reads B[i]) -> for i: B(i); for j: C(reads B[i])
     """
     assert isinstance(block, BlockRV)
@@ -119,6 +129,8 @@ def _move(
         )
     token = realize.block.token
     under = {c.token for c in scope.under(loop)}
+    if not reverse:
+        _refuse_scan(state, realize)
     update = reverse and block_facts.update(scope, token) is None
     start = not reverse and _starts_updates(scope, child, under)
     if not (update or start):
@@ -159,6 +171,17 @@ def _move(
     confirm_cover(state, token, *readers)
     _confirm_apart(state, around, realize.block, shared)
     confirm_kinds(state, around)
+
+
+def _refuse_scan(state: State, realize: BlockRealize) -> None:
+    """Refuse a scan: the instances that a part of its results needs are not those of the part."""
+    if any(v.kind is IterKind.SCAN for v in realize.block.iter_vars):
+        raise state.error(
+            "is-scan",
+            f"{realize.block.name} is a scan: a result needs all results before it",
+            realize,
+            hint="reverse_compute_at moves the readers under the loops of the scan",
+        )
 
 
 def _overwrites(
