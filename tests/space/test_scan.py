@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from space.candidates import TARGET, draw
 
+from metasched.analysis.sizes import with_sizes
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules
@@ -126,6 +127,27 @@ def test_short_scans_and_other_chains_are_left_alone():
     text = along.script()
     assert len(generated(parse(text.replace("70", "9")))) == 1
     assert len(generated(parse(text.replace("B[vi, vj - 1] + A", "B[vi, vj - 1] / A")))) == 1
+
+
+def test_a_scan_whose_length_a_call_decides():
+    """The choice of chunks divided by the unknown length, so the module was left out."""
+    func = parse("""
+@T.prim_func
+def f(a: T.handle, b: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n,), "int32")
+    B = T.match_buffer(b, (n + 1,), "int32")
+    B[0] = 0
+    for i in range(n):
+        B[i + 1] = B[i] + A[i]
+""")
+    sized = with_sizes(func, {"n": 1000})
+    for space in generated(sized):
+        kernel = build(draw(sized, space, 0), target="native")
+        for n in (0, 1, 15, 16, 97, 1000):
+            a, out = np.arange(n, dtype="int32"), np.zeros(n + 1, "int32")
+            kernel(a, out)
+            np.testing.assert_array_equal(out[1:], np.cumsum(a, dtype="int32"))
 
 
 RUNNING = """

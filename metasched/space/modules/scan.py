@@ -67,7 +67,7 @@ class VectorScan:
         extents = [as_int(v.dom.extent) for v in block.iter_vars]
         beside = prod(e or self.cores for n, e in enumerate(extents) if n != position)
         steps = extents[position] or 0
-        if beside >= self.cores:
+        if beside >= self.cores or not steps:
             return []
         sizes = [-(-steps // (self.cores * c)) for c in self.chunks]
         return sorted({s for s in map(partial(_near, steps), sizes) if s >= self.shortest})[::-1]
