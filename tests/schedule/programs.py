@@ -49,6 +49,16 @@ def elementwise(A: T.Buffer((8, 12), "float32"), C: T.Buffer((8, 12), "float32")
 
 
 @T.prim_func
+def box(A: T.Buffer((8, 9), "float32"), B: T.Buffer((4, 7), "float32")):
+    for y, x, i, j in T.grid(4, 7, 3, 3):
+        with T.block("B"):
+            vy, vx, vi, vj = T.axis.remap("SSRR", [y, x, i, j])
+            with T.init():
+                B[vy, vx] = T.float32(0)
+            B[vy, vx] = B[vy, vx] + A[vy + vi, vx + vj]
+
+
+@T.prim_func
 def convolution(
     X: T.Buffer((2, 7, 3), "float32"),
     W: T.Buffer((3, 3, 4), "float32"),

@@ -316,6 +316,10 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         EXPONENTIALS,
         lambda s: s.rolling_update([s.get_loops("M")[0], s.get_loops("C")[0]], 4),
     ),
+    "separate_window": (
+        program(nest("i:6 k:3 l:5", "C", "C[vi] = C[vi] + A[vi + vk, vl]", "SRR"), A="8, 5", C="6"),
+        lambda s: s.separate_window(s.get_loops("C")[1]),
+    ),
     "tensorize": (BLOCKED, tensorized),
     "transform_block_layout": (
         program(nest("i:4 j:8", "B", "B[vi, vj] = A[vi, vj]"), A="4, 8", B="4, 8"),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from oracle import check_golden, check_transform
 from schedule.programs import (
+    box,
     convolution,
     elementwise,
     matmul,
@@ -447,6 +448,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "sample_padded_tile": (matmul_relu, run_on),
     "sample_partitioned_tile": (matmul, partitioned),
     "sample_perfect_tile": (matmul, tiled),
+    "separate_window": (box, of("B", 3, lambda s, j: s.separate_window(j))),
     "set_scope": (elementwise, lambda s: s.set_scope("B", "B", "local")),
     "split": (symbolic, of("C", 0, lambda s, i: s.split(i, [None, 4]))),
     "storage_align": (elementwise, lambda s: s.storage_align("B", 0, -2, 16, 4)),

@@ -66,6 +66,7 @@ from metasched.schedule.primitives.sample import (
     sample_partitioned_tile,
     sample_perfect_tile,
 )
+from metasched.schedule.primitives.separate_window import separate_window
 from metasched.schedule.primitives.skew import skew
 from metasched.schedule.primitives.skip_unused import skip_unused
 from metasched.schedule.primitives.split import split
@@ -126,6 +127,7 @@ class Methods:
     cache_write = recorded(cache_write)
     decompose_reduction = recorded(decompose_reduction)
     rfactor = recorded(rfactor)
+    separate_window = recorded(separate_window)
     decompose_scan = recorded(decompose_scan)
     expand_buffer = recorded(expand_buffer)
     expand_running_value = recorded(expand_running_value)
