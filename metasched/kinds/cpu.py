@@ -50,6 +50,7 @@ from metasched.space.modules.row_blocks import FuseRowBlocks
 from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
+from metasched.space.modules.separate_windows import SeparateWindows
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.time_tiling import TimeTiling
 from metasched.space.modules.transposition import TileTransposition
@@ -86,6 +87,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
+        SeparateWindows(),
         RollingUpdate(rows),
         rows,
         NarrowOperands(),
