@@ -235,7 +235,9 @@ def _kept_in_polyhedra(
 def _kept_one_by_one(old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch) -> bool:
     """Whether all pairs of instances that touch one element keep their order."""
     apart = distances(place(a), place(b), old[0])
-    return apart is not None and bool((ahead(apart, old) == ahead(apart, new)).all())
+    if apart is None or not apart.keys() >= {*old}:  # an end of a loop is read above other loops
+        return False
+    return bool((ahead(apart, old) == ahead(apart, new)).all())
 
 
 def _init_late(loops: Sequence[For], a: Touch) -> Failure:

@@ -132,6 +132,26 @@ def test_an_output_that_loops_read_is_not_written_among_them() -> None:
     check_refused(sch, lambda: sch.merge(loop, last), "backward-dependence", "M2 writes N")
 
 
+def test_loops_below_which_a_length_is_read_and_written_are_not_reordered() -> None:
+    """The length is read below i alone, so its instances have no j."""
+    text = """
+@T.prim_func
+def f(N: T.Buffer((3,), "int32"), Y: T.Buffer((2, 3, 8), "int32")):
+    for i, j in T.grid(2, 3):
+        if i <= j:
+            for p in range(N[i] % 8):
+                with T.block("Y"):
+                    vi, vj, vp = T.axis.remap("SSS", [i, j, p])
+                    Y[vi, vj, vp] = Y[vi, vj, vp] + 1
+        with T.block("N"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            N[vi + 1] = vj
+"""
+    sch = Schedule(parse(text), check=True)
+    i, j = sch.get_loops("N")
+    check_refused(sch, lambda: sch.reorder(j, i), "reversed-dependence", "reads N")
+
+
 CHANGED = """
 @T.prim_func
 def f(N: T.Buffer((1,), "int32"), Y: T.Buffer((8,), "int32")):
