@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle import check_numbers
 from space.candidates import assert_same, draw, spaces, tiny
 
 from metasched.ir.interp import run
@@ -35,6 +36,55 @@ def test_results_are_laid_out_by_the_new_iterators(name, written):
     sch = rewritten(name, "conv")
     assert f"{written} = {written} + " in sch.script()
     assert_same(name, sch.mod)
+
+
+JOINED = {  # results, loops, the store and the factors, and the results that the block then writes
+    "rows side by side": (
+        "A: T.Buffer((96,)), B: T.Buffer((256,)), C: T.Buffer((384,))",
+        "i, j, k in T.grid(12, 32, 8)",
+        "C[vi * 32 + vj]",
+        "A[vi * 8 + vk] * B[vk * 32 + vj]",
+        "C_reindex[vi, vj]",
+    ),
+    "phases": (
+        "A: T.Buffer((8, 33)), B: T.Buffer((8, 2, 4)), C: T.Buffer((4, 64))",
+        "o, i, j, k in T.grid(4, 32, 2, 8)",
+        "C[vo, 2 * vi + vj]",
+        "A[vk, vi + vj] * B[vk, vj, vo]",
+        "C_reindex[v0, v1, v2]",
+    ),
+    "a tile": (
+        "A: T.Buffer((8, 8)), B: T.Buffer((8, 32)), C: T.Buffer((8, 32))",
+        "o, i, j, k in T.grid(8, 2, 16, 8)",
+        "C[vo, vi * 16 + vj]",
+        "A[vo, vk] * B[vk, vi * 16 + vj]",
+        "C[vo, vi * 16 + vj]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_results_whose_index_joins_iterators_get_a_dimension_for_each(case):
+    """Phases move outside; register tiles follow. The parts of a tile stay."""
+    params, loops, store, product, written = JOINED[case]
+    names = loops.split(" in ")[0]
+    own = ", ".join("v" + n for n in names.split(", "))
+    func = parse(f"""
+@T.prim_func
+def main({params}):
+    for {loops}:
+        with T.block("C"):
+            {own} = T.axis.remap("{"S" * (len(names.split(", ")) - 1)}R", [{names}])
+            with T.init():
+                {store} = T.float32(0)
+            {store} += {product}
+""")
+    sch = Schedule(func, seed=0)
+    after = MatrixForm(512)(sch, sch.get_block("C"))[0]
+    assert f"{written} = {written} + " in after.script() and not sch.refused
+    check_numbers(func, after.mod, compiled=True)
+    tiled = RegisterTiling(512, 32, 2)(after, after.get_block("C"))
+    assert after not in tiled
 
 
 def test_a_transposition_is_read_through():

@@ -10,7 +10,9 @@ If the lanes stay few (three colours), a variant takes lanes along the rows (w i
 image with the elements of a row side by side. The lanes may be image columns that do not fill whole
 vectors (NCHW). Then a variant takes lanes along the channels and transposes the results at the end.
 
-First, the block is made to read the sources of producers that only move elements (transpositions).
+First, the block is made to read the sources of producers that only move elements (transpositions),
+and to store to a buffer with a dimension for each iterator, if it stores to C[i * 64 + j] or to
+Y[2 * y + p]. A short iterator such as p moves outside.
 
 The results go to a local buffer laid out by the new iterators. The block that writes them back, or
 computes the epilogue, follows.
@@ -18,7 +20,7 @@ computes the epilogue, follows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from metasched.analysis.access import Access, accesses
@@ -53,7 +55,7 @@ class MatrixForm:
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
         if not tileable(sch, block):
             return [sch]
-        sch = _read_through(sch, block)
+        sch = _stored_apart(_read_through(sch, block), block, self.vector_bits)
         node = sch.get(block)
         if any(as_int(v.dom.extent) is None for v in node.iter_vars):
             return [sch]
@@ -178,6 +180,52 @@ def _read_through(sch: Schedule, block: BlockRV) -> Schedule:
         made = changed(sch, read_through) if _moves(producer.block) else []
         sch = next((variant for variant in made if tileable(variant, block)), sch)
     return sch
+
+
+def _stored_apart(sch: Schedule, block: BlockRV, vector_bits: int) -> Schedule:
+    """Make a block store at its iterators, where an index of its results joins several of them.
+
+    Of joined iterators, those that fill at most half a vector move outside.
+    """
+    node = sch.get(block)
+    loads = [linear(i) for a in accesses(node) if not a.is_write for i in a.indices]
+    joined: set[Expr] = set()
+    for r in node.writes[0].region:
+        form = linear(r.min)
+        *inner, outer = sorted(form.terms, key=lambda v: abs(form.terms[v])) or [r.min]
+        factor = form.terms.get(outer, 0)
+        for v in inner:  # not the parts of a tile, 16 * i + k, which loads join, too
+            if any(
+                f.terms.get(outer, 0) * form.terms[v] != f.terms.get(v, 0) * factor for f in loads
+            ):
+                joined.add(v)
+    if not joined or not all(isinstance(v, Var) for v in joined):
+        return sch
+    short = [
+        v.var in joined
+        and 2 * (as_int(v.dom.extent) or 0) * node.writes[0].buffer.dtype.bits <= vector_bits
+        for v in node.iter_vars
+    ]
+
+    def apart(variant: Schedule) -> None:
+        variant.reindex(block, ("write", 0))
+        iters = variant.get(block).iter_vars
+        outside = {v.var for v, moves in zip(iters, short, strict=True) if moves}
+        if outside:
+            result = [r.min for r in variant.get(block).writes[0].region]
+            places = [v.var for v in iters]
+            variant.transform_layout(block, ("write", 0), _first(outside, result))
+            variant.transform_block_layout(block, _first(outside, places))
+
+    made = changed(sch, apart)
+    return next((variant for variant in made if tileable(variant, block)), sch)
+
+
+def _first(chosen: Set[Expr], items: Sequence[Expr]) -> IndexMap:
+    """The map that moves the chosen ones of `items` to the front."""
+    inputs = tuple(Var(f"i{n}") for n in range(len(items)))
+    order = sorted(range(len(items)), key=lambda n: items[n] not in chosen)
+    return IndexMap(inputs, tuple(inputs[n] for n in order))
 
 
 def _moves(block: Block) -> bool:
