@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from metasched.analysis.block import TILED, needs_multi_level_tiling, update
 from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
-from metasched.ir.expr import Expr, as_int
+from metasched.ir.expr import TRUE, Expr, as_int
 from metasched.ir.stmt import Block, BlockRealize, For, ForKind
 from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
@@ -211,7 +211,7 @@ def epilogue_of(sch: Schedule, block: BlockRV) -> Child | None:
         return None
     if _in_place(consumer.block) and update(scope, consumer.token) is not None:
         return None
-    return consumer if _is_box(consumer) else None
+    return consumer if _is_box(consumer) and consumer.realize.predicate is TRUE else None
 
 
 def _is_box(child: Child) -> bool:

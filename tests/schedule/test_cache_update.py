@@ -73,6 +73,41 @@ def test_a_tile_is_updated_in_a_copy(change):
     check_transform(before, sch)
 
 
+TRIANGLE = """
+@T.prim_func
+def f(A: T.Buffer((8, 6), "int32"), B: T.Buffer((8, 9), "int32")):
+    for i in range(8):
+        for j in range({first}, {end}):
+            with T.block("scale"):
+                vi = T.axis.spatial(8, i)
+                vj = T.axis.spatial(8, j)
+                B[vi, vj + 1] = B[vi, vj + 1] * 3
+    for i in range(8):
+        for k in range(6):
+            for j in range({first}, {end}):
+                with T.block("B"):
+                    vi = T.axis.spatial(8, i)
+                    vk = T.axis.opaque(6, k)
+                    vj = T.axis.spatial(8, j)
+                    B[vi, vj + 1] = B[vi, vj + 1] - A[vi, vk] * A[vj, vk]
+"""
+
+
+@pytest.mark.parametrize(("first", "end"), [("0", "i + 1"), ("i", "8"), ("i // 2", "i + 1")])
+@pytest.mark.parametrize("offset", ["", " + 1"])
+def test_a_part_of_a_box_is_copied_back_alone(first, end, offset):
+    before = parse(TRIANGLE.format(first=first, end=end).replace(" + 1]", f"{offset}]"))
+    sch = Schedule(before)
+    copies = sch.cache_update(sch.get_loops("B")[0], "global")
+    if not offset:  # the square may be computed
+        sch.overcompute_box("B")
+        sch.reorder(*(sch.get_loops("B")[n] for n in (2, 1)))
+        sch.parallel(sch.get_loops("B")[0])
+    for block in copies:
+        sch.vectorize(sch.get_loops(block)[-1])
+    check_transform(before, sch)
+
+
 def test_a_tile_below_parallel_columns():
     sch = product()
     before = sch.mod["main"]
@@ -90,6 +125,7 @@ def test_a_tile_below_parallel_columns():
         ({"init": "with T.init(): B[vi, vj] = 0"}, "has-init", "B has an init"),
         ({"value": "A[vk, vi] * B[vk, vj]"}, "no-update", "is no store to an element that"),
         ({"columns": "k", "shape": "(8, 8)"}, "no-box", "fill no box of one size"),
+        ({"columns": "i_0 + 1"}, "no-box", "fill no box of one size"),
         ({"at": "vi, vi", "shape": "(8, 8)", "value": "B[vi, vi] + 1"}, "no-box", "fill no box"),
         ({"at": "vi, N[vj]", "value": "B[vi, N[vj]] + 1"}, "no-box", "fill no box"),
         ({"at": "vi, vj * 2", "shape": "(8, 8)", "value": "B[vi, vj * 2] + 1"}, "no-box", "no box"),

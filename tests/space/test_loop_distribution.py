@@ -68,3 +68,27 @@ def test_two_sums_over_one_row_stay_together():
     func = parse(text)
     found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
     assert found and not any("decompose_outputs" in str(t) for t in found)
+
+
+UPDATE = """
+@T.prim_func
+def rank_k(A: T.Buffer((48, 40), "float64"), C: T.Buffer((48, 48), "float64")):
+    for i in range(48):
+        for j in range(i + 1):
+            C[i, j] = C[i, j] * 0.5
+        for k in range(40):
+            for j in range(i + 1):
+                C[i, j] += A[i, k] * A[j, k]
+"""
+
+
+def test_a_triangle_of_sums_in_order_is_computed_over_the_square_in_a_copy():
+    func = parse(UPDATE)
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = [t for t in generator.generate(func, TARGET) if "cache_update" in str(t)]
+    assert not generator.failures
+    tiled = [t for t in found if "SSRRS" in str(t) and "overcompute_box" in str(t)]
+    assert tiled
+    for space in found:
+        sch = next(s for seed in range(9) if (s := draw(func, space, seed)) is not None)
+        check_numbers(func, sch.mod, compiled=True)

@@ -12,19 +12,23 @@ reduction, whose length may be known at run time alone.
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from math import inf, prod
+from typing import NamedTuple
 
 from metasched.analysis.block import is_leaf
 from metasched.analysis.dependence import Touch, loops_below, place, touches
 from metasched.analysis.polyhedra import meet_nowhere
 from metasched.analysis.scope import Child
-from metasched.arith.affine import linear
+from metasched.arith.affine import interval, linear
 from metasched.arith.analyzer import Analyzer
+from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
-from metasched.ir.expr import TRUE, Expr, Var, as_expr, as_int
-from metasched.ir.stmt import BlockRealize, BufferStore, For, Stmt, evolve
+from metasched.ir.expr import GE, LT, TRUE, Expr, Var, as_expr, as_int, compare, logical_and
+from metasched.ir.op import call
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, replace_loads, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -48,13 +52,15 @@ from metasched.schedule.state import State
 def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV]:
     """Let the block below `loop` update a copy; returns the blocks that copy in and back.
 
-    The copies run before and after the loop, over the box of elements that the loop updates.
-    Loads of other elements of the same buffer stay as they are.
+    The copies run before and after the loop, over the box of elements that the loop updates. If the
+    elements are a part of the box, as a triangle, the rest of the copy is zero, and is not copied
+    back. Loads of other elements of the same buffer stay as they are.
 
     requires  a known storage scope; a serial loop, with one block below it and nothing but loops
               between; a block without init and predicate, whose body is one store to an element
               that its value reads; indices of this element that are loops, or sums of loops with
-              constant extents, which below `loop` fill a box of one size within the buffer; other
+              constant extents, which below `loop` fill a box of one size within the buffer, or
+              part of a box if the other indices decide the ends of a loop that is an index; other
               loads of the buffer from outside of the box; a buffer without strides
     rewrite   for k: for i in range(4): B(X[i] = X[i] + A[i, k])
               ->
@@ -88,15 +94,7 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
     made = evolve(old, body=body)
     reads, writes = block_access_regions(made)
     made = evolve(made, reads=tuple(reads), writes=tuple(writes))
-    domains = list(buffer.whole().region)
-    before, first = stage(
-        state, cache.name, domains, lambda at: BufferStore(cache, BufferLoad(buffer, at), at),
-        loops=box,
-    )  # fmt: skip
-    after, second = stage(
-        state, f"{cache.name}_back", domains,
-        lambda at: BufferStore(buffer, BufferLoad(cache, at), at), loops=box, taken=[first.name],
-    )  # fmt: skip
+    before, after, copies = _copies(state, buffer, cache, box)
     above = state.loops_above(node)
     state.commit(
         edit.wrap(realize, lambda s: evolve(s, block=made)),
@@ -104,7 +102,24 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
         edit.wrap(state.scope(realize).block, with_buffers(cache)),
     )
     confirm_kinds(state, above)
-    return [state.new_block(first.token), state.new_block(second.token)]
+    return [state.new_block(each.token) for each in copies]
+
+
+def _copies(
+    state: State, buffer: Buffer, cache: Buffer, box: _Box
+) -> tuple[Stmt, Stmt, tuple[Block, Block]]:
+    """The loops that copy a box in and back, and their blocks."""
+    domains = list(buffer.whole().region)
+    before, first = stage(
+        state, cache.name, domains, lambda at: BufferStore(cache, box.inside(buffer, at), at),
+        loops=box.region,
+    )  # fmt: skip
+    after, second = stage(
+        state, f"{cache.name}_back", domains,
+        lambda at: BufferStore(buffer, BufferLoad(cache, at), at), guard=box.guard,
+        loops=box.region, taken=[first.name],
+    )  # fmt: skip
+    return before, after, (first, second)
 
 
 def _alone(state: State, node: For) -> Child:
@@ -141,28 +156,71 @@ def _update(state: State, realize: BlockRealize) -> BufferStore:
     )  # fmt: skip
 
 
-def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> list[Range]:
-    """The elements that the store reaches while the loops `inside` run, as a box."""
+class _Box(NamedTuple):
+    """The elements that a store reaches while loops run.
+
+    Attributes:
+        region: a box around them.
+        places: for each loop that is an index, the dimension and the number that is added.
+        ragged: the loops whose ends other loops decide: the box has more elements than they reach.
+    """
+
+    region: list[Range]
+    places: dict[Var, tuple[int, int]]
+    ragged: list[For]
+
+    def inside(self, buffer: Buffer, point: tuple[Var, ...]) -> Expr:
+        """The element of a buffer at a point, zero where the loops do not reach it: nothing may
+        have written it."""
+        load = BufferLoad(buffer, point)
+        zero = as_expr(0, buffer.dtype)
+        return call("if_then_else", self.guard(point), load, zero) if self.ragged else load
+
+    def guard(self, point: tuple[Var, ...]) -> Expr:
+        """The condition under which the loops reach an element."""
+        values = {v: point[d].astype(v.dtype) - rest for v, (d, rest) in self.places.items()}
+        holds: Expr = TRUE
+        for loop in self.ragged:
+            low, end = (substitute(e, values) for e in (loop.min, loop.min + loop.extent))
+            holds = logical_and(holds, compare(GE, values[loop.var], low))
+            holds = logical_and(holds, compare(LT, values[loop.var], end))
+        return holds
+
+
+def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> _Box:
+    """The elements that the store reaches while the loops `inside` run."""
     values = child.realize.bindings
     known = Analyzer(ranges_of([n for n in child.loops if n not in inside]))
     moving, every = {n.var: n for n in inside}, {n.var for n in child.loops}
+    hulls = _hulls(child.loops)
     used: set[Var] = set()
-    box = []
+    found = _Box([], {}, [])
     for index, size in zip(store.indices, store.buffer.shape, strict=True):
         form = linear(substitute(index, values))
-        low, parts = Linear({}, form.const), []
+        low, parts, alone = Linear({}, form.const), [], []
         for atom, c in form.terms.items():
             if free_vars(atom).isdisjoint(moving):
                 low = low.plus(Linear({atom: c}, 0))
                 continue
             loop = moving.get(atom) if isinstance(atom, Var) else None
-            fixed = loop is not None and free_vars(loop.min).isdisjoint(moving)
-            sized = loop is not None and free_vars(loop.extent).isdisjoint(every)
-            if loop is None or not (fixed and sized) or loop.var in used:
+            if loop is None or loop.var in used:
                 raise _no_box(state, child, index)
             used.add(loop.var)
-            low = low.plus(linear(loop.min), c)
-            parts.append((c, loop.extent))
+            alone.append((loop, c))
+        if len(alone) == 1 and alone[0][1] == 1 and not low.terms:
+            found.places[alone[0][0].var] = len(found.region), low.const
+        for loop, c in alone:
+            fixed = free_vars(loop.min).isdisjoint(moving)
+            if fixed and free_vars(loop.extent).isdisjoint(every):
+                low = low.plus(linear(loop.min), c)
+                parts.append((c, loop.extent))
+                continue
+            least, most = hulls[loop.var]
+            if loop.var not in found.places or -inf in (least, -most):
+                raise _no_box(state, child, index)
+            found.ragged.append(loop)
+            low = low.plus(Linear({}, int(least)))
+            parts.append((1, as_expr(max(int(most) - int(least) + 1, 0), loop.extent.dtype)))
         extent = _span(parts, index)
         if extent is None:
             raise _no_box(state, child, index)
@@ -172,8 +230,21 @@ def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> l
                 "leaves-buffer", f"the copy of {store.buffer.name} is not proved to stay in the "
                 f"buffer where no iteration of {inside[0].var.name} runs", inside[0],
             )  # fmt: skip
-        box.append(Range(start, extent.astype(start.dtype)))
-    return box
+        found.region.append(Range(start, extent.astype(start.dtype)))
+    for loop in found.ragged:
+        ends = free_vars(loop.min) | free_vars(loop.extent)
+        if not ends & every <= found.places.keys():
+            raise _no_box(state, child, loop.extent)
+    return found
+
+
+def _hulls(loops: Sequence[For]) -> dict[Var, Interval]:
+    """The values of loops, of which earlier ones may decide the ends of later ones."""
+    found: dict[Var, Interval] = {}
+    for n in loops:
+        last = interval(n.min + n.extent - 1, found)[1]
+        found[n.var] = interval(n.min, found)[0], last
+    return found
 
 
 def _span(parts: list[tuple[int, Expr]], index: Expr) -> Expr | None:

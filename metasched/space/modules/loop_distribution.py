@@ -135,8 +135,8 @@ def _keep_sums(sch: Schedule, root: BlockRV) -> bool:
                 sch.cache_update(sch.get_loops(sch.get_block(block.name, func))[0], "global")
             except ScheduleError as error:
                 sch.refused.append(error)
-        else:
-            _over_boxes(sch, block.token, func)
+                continue
+        _over_boxes(sch, block.token, func)
     return len(sch.trace) > before
 
 
