@@ -191,3 +191,34 @@ def test_factors_of_another_magnitude_stay(factor):
     text = text.replace("+ A[vi, vk]", f"+ A[vi, vk] * T.float32({factor})")
     sch = Schedule(parse(text.replace("int32", "float32")))
     assert isinstance(sch.get(sch.privatize_reduction("P")).body.value, BufferLoad)
+
+
+def test_what_a_scan_updates_is_not_set_again():
+    """Row i + 1 would be set where the scan reads it, after the scan wrote it one step before."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((7, 4), "int32"), D: T.Buffer((6, 4), "int32")):
+    C = T.alloc_buffer((7, 4), "int32")
+    for i, j in T.grid(7, 4):
+        with T.block("set"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj]
+    for i, j in T.grid(6, 4):
+        with T.block("scan"):
+            vi, vj = T.axis.opaque(6, i), T.axis.spatial(4, j)
+            if vi >= 1:
+                C[vi, vj] = T.min(C[vi - 1, vj], A[vi, vj] - 1)
+    for i, j in T.grid(6, 4):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = C[vi, vj]
+""")
+    sch = Schedule(func, check=True)
+    rows, columns = sch.get_loops("scan")
+    tile, _ = sch.split(rows, [None, 2])
+    refused = "repeated-update", "may run the same instance"
+    check_refused(sch, lambda: sch.compute_at("set", tile), *refused)
+    sch = Schedule(func, check=True)
+    sch.reorder(*reversed(sch.get_loops("scan")))
+    sch.compute_at("set", sch.get_loops("scan")[0])
+    check_transform(func, sch)

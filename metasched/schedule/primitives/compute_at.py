@@ -157,7 +157,11 @@ def _move(
         _require_finished(state, others, loop)
     shared = _overwrites(state, scope, child, loop, under)
     place = _insertion(state, scope, child, loop, index)
-    found = (ready_instances if reverse else needed_instances)(state, child, others, loop)
+    found = (
+        ready_instances(state, child, others, loop)
+        if reverse
+        else needed_instances(state, child, others, loop, updated=start)
+    )
     moved = _rebuilt(state, realize, loop, found, preserve)
     if reverse:
         _require_once(state, realize, others, loop, found)

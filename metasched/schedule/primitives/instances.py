@@ -59,13 +59,16 @@ class Instances(NamedTuple):
 
 
 def needed_instances(
-    state: State, child: Child, consumers: Sequence[Child], loop: For
+    state: State, child: Child, consumers: Sequence[Child], loop: For, *, updated: bool = False
 ) -> Instances:
-    """The instances of a producer that compute all that its consumers read in one iteration."""
+    """The instances of a producer that compute all that its consumers read in one iteration.
+
+    With `updated`, also what they overwrite: they update results of the producer.
+    """
     block, analyzer = child.block, _analyzer(state, loop)
     iters = {v.var: v.dom for v in block.iter_vars}
     domains: dict[Var, Range] = {}
-    boxes = [_touched(state, r.buffer, consumers, loop, reads=True) for r in block.writes]
+    boxes = [_touched(state, r.buffer, consumers, loop, True, updated) for r in block.writes]
     inner = [n for c in consumers for n in _below(state, c, loop)]
     guards = load_guards(consumers, inner, [r for box in boxes for r in box or ()])
     for region, box in zip(block.writes, boxes, strict=True):
@@ -112,7 +115,7 @@ def ready_instances(state: State, child: Child, producers: Sequence[Child], loop
     best: Instances | None = None
     made: Buffer | None = None
     for region in inputs(block):
-        box = _touched(state, region.buffer, producers, loop, reads=False)
+        box = _touched(state, region.buffer, producers, loop, False, True)
         if box is None:
             continue
         made = made or region.buffer
@@ -148,9 +151,9 @@ def _not_ready(state: State, block: Block, buffer: Buffer, loop: For) -> Schedul
 
 
 def _touched(
-    state: State, buffer: Buffer, others: Sequence[Child], loop: For, *, reads: bool
+    state: State, buffer: Buffer, others: Sequence[Child], loop: For, reads: bool, writes: bool
 ) -> list[Range] | None:
-    """The box of `buffer` that the other blocks read (or write) in one iteration of `loop`."""
+    """The box of `buffer` that the other blocks read or write in one iteration of `loop`."""
     outer = state.loops_above(loop)
     box: list[Range] | None = None
     for other in others:
@@ -158,7 +161,9 @@ def _touched(
         if reads:
             shared = thread_loops([*outer, loop], buffer.scope)
             inner += [n for n in shared if thread_rank(n.thread or "")]  # blocks do not wait
-        for where, region in bound_regions(other, writes=not reads):
+        found = bound_regions(other, writes=False) if reads else []
+        found = [*found, *(bound_regions(other, writes=True) if writes else ())]
+        for where, region in found:
             if where is not buffer:
                 continue
             here = BufferRegion(buffer, tuple(Range(low, extent) for low, extent in region))
