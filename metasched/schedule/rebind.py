@@ -7,6 +7,7 @@ blocks, mention loop variables. So the trees before and after a step share the b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from metasched.analysis.guarded import may_fail
 from metasched.arith.analyzer import Analyzer
@@ -47,44 +48,51 @@ def rebind(
             no expression that may fail (a load, a division) is evaluated.
         preserve_unit_iters: whether to keep variables of extent one in bindings.
     """
+    return _Rebound(values, preserve_unit_iters).statement(body, dict(ranges), guard)
 
-    def visit(node: Stmt, known: dict[Var, Range], guard: Expr) -> Stmt:
-        # `known` holds the loops above only: a loop beside this node may not run at all
+
+@dataclass(frozen=True, slots=True)
+class _Rebound:
+    """The replacement of loop variables; `known` holds only the loops above a node, because a loop
+    beside it may not run at all."""
+
+    values: Mapping[Var, Expr]
+    preserve_unit_iters: bool
+
+    def statement(self, node: Stmt, known: dict[Var, Range], guard: Expr) -> Stmt:
         if isinstance(node, BlockRealize):
-            return _realize(node, known, guard)
+            return self._realize(node, known, guard)
         if guard is not TRUE and (not node.stmts or any(map(may_fail, node.exprs))):
-            return IfThenElse(guard, visit(node, known, TRUE))
+            return IfThenElse(guard, self.statement(node, known, TRUE))
         if isinstance(node, For):
-            low, extent = _simplified(node.min, known), _simplified(node.extent, known)
-            body = visit(node.body, {**known, node.var: Range(low, extent)}, guard)
+            low, extent = self._simplified(node.min, known), self._simplified(node.extent, known)
+            body = self.statement(node.body, {**known, node.var: Range(low, extent)}, guard)
             if low is node.min and extent is node.extent and body is node.body:
                 return node
             return evolve(node, min=low, extent=extent, body=body)
-        if guard is TRUE and stmt_vars(node).isdisjoint(values):
+        if guard is TRUE and stmt_vars(node).isdisjoint(self.values):
             return node
-        below = [visit(s, known, guard) for s in node.stmts]
-        return node.rebuild(below, [substitute(e, values) for e in node.exprs])
+        below = [self.statement(s, known, guard) for s in node.stmts]
+        return node.rebuild(below, [substitute(e, self.values) for e in node.exprs])
 
-    def _simplified(expr: Expr, known: dict[Var, Range]) -> Expr:
-        new = substitute(expr, values)
+    def _simplified(self, expr: Expr, known: dict[Var, Range]) -> Expr:
+        new = substitute(expr, self.values)
         return expr if new is expr else Analyzer(known).simplify(new)
 
-    def _realize(node: BlockRealize, known: dict[Var, Range], guard: Expr) -> Stmt:
+    def _realize(self, node: BlockRealize, known: dict[Var, Range], guard: Expr) -> Stmt:
         if guard is not TRUE and may_fail(node.predicate):
-            return IfThenElse(guard, _realize(node, known, TRUE))
-        bindings = [substitute(v, values) for v in node.iter_values]
-        predicate = substitute(node.predicate, values)
+            return IfThenElse(guard, self._realize(node, known, TRUE))
+        bindings = [substitute(v, self.values) for v in node.iter_values]
+        predicate = substitute(node.predicate, self.values)
         if guard is TRUE and predicate is node.predicate and tuple(bindings) == node.iter_values:
             return node
         if guard is not TRUE:
             predicate = logical_and(predicate, guard)
         if predicate is not TRUE and predicate is not node.predicate:
             predicate = Analyzer(known).simplify(predicate)
-        trivial = not preserve_unit_iters
+        trivial = not self.preserve_unit_iters
         simple = iter_map_simplify(bindings, known, predicate, simplify_trivial=trivial)
         return BlockRealize(tuple(simple), predicate, node.block)
-
-    return visit(body, dict(ranges), guard)
 
 
 def nest(

@@ -337,7 +337,6 @@ class Schedule(Methods):
         except ScheduleError as error:
             if error.reason != "constraint":
                 raise
-            failure = error
         for _ in range(_RETRIES):
             decisions = solve(self.trace.entries, values[0], self.state.table, self.state.rng)
             if decisions is None:
@@ -354,7 +353,7 @@ class Schedule(Methods):
                 self.state.restore(before[2])
                 self.state.rng.state = rng
         self.state.mode = mode
-        raise failure
+        self._step(kind, values, None, None)  # is refused again
 
     def _redo(self, decisions: Mapping[int, Any]) -> None:
         """Replace the decisions at the given positions, and run all steps from the first of them

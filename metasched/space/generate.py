@@ -132,6 +132,8 @@ class SpaceGenerator:
         except ANYTHING as error:
             self._note(module, realize, error)
             return [sch]
+        finally:
+            attempt.refused.clear()  # the tracebacks of errors hold schedules
 
     def _refusal(
         self, module: Module, realize: BlockRealize, errors: Sequence[ScheduleError], kept: int
@@ -285,16 +287,13 @@ def design_spaces(space: Space, func: PrimFunc, target: Target, seed: int) -> li
 
 def visit_order(body: Any) -> list[BlockToken]:
     """The tokens of all blocks below `body`: last in the program first, inner before outer."""
-    order: list[BlockToken] = []
+    tops = [body] if isinstance(body, BlockRealize) else list(blocks_of(body))
+    return [token for top in tops for token in _order_below(top)]
 
-    def visit(realize: BlockRealize) -> None:
-        for child in reversed(_children(realize)):
-            visit(child)
-        order.append(realize.block.token)
 
-    for top in [body] if isinstance(body, BlockRealize) else list(blocks_of(body)):
-        visit(top)
-    return order
+def _order_below(realize: BlockRealize) -> list[BlockToken]:
+    below = [t for child in reversed(_children(realize)) for t in _order_below(child)]
+    return [*below, realize.block.token]
 
 
 def _within_instruction(sch: Schedule, realize: BlockRealize) -> bool:

@@ -85,7 +85,7 @@ class AutoInline:
                 func = name if len(sch.mod.functions) > 1 else None
                 return self(sch, sch.get_block(later[-1].block.name, func))
         except ScheduleError as error:
-            refused = error
+            refused = error.with_traceback(None)  # which would hold this frame
         if self.into_producer and self._single_producer(sch, realize):
             try:
                 sch.reverse_compute_inline(block)

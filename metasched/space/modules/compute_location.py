@@ -124,7 +124,7 @@ class FuseRows:
                 stage = fused.get_block(producer.block.name)
                 fused.compute_at(stage, place, preserve_unit_loops=True)
             except ScheduleError as error:
-                refused.append(error)
+                refused.append(error.with_traceback(None))  # which would hold this frame
         if len(refused) < len(producers):
             return [fused, sch]
         sch.refused.extend(refused[:1])

@@ -204,11 +204,14 @@ def _stages_at(sch: Schedule, block: BlockRV, place: LoopRV) -> list[BlockRV]:
             try:
                 sch.compute_at(handle, place, preserve_unit_loops=True)
             except ScheduleError as refused:
-                error = refused
+                error = refused.with_traceback(None)
                 continue
             moved.append(handle)
     if error is not None and not moved:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame, and the frame must not hold it
     for handle in (*moved, block):
         sch.annotate(handle, TILED, STRUCTURE)
     return moved

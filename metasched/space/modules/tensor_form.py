@@ -153,11 +153,14 @@ def offer_instructions(sch: Schedule, block: BlockRV, names: Sequence[str]) -> N
         try:
             probe.tensorize(block, name)
         except ScheduleError as error:
-            refused = error
+            refused = error.with_traceback(None)
             continue
         fitting.append(name)
     if not fitting:
-        raise refused
+        try:
+            raise refused
+        finally:
+            del refused  # its traceback holds this frame, and the frame must not hold it
     sch.annotate(block, AUTO_TENSORIZE, ",".join(fitting))
     if len(fitting) > 1:
         shares = [1.0 / _cost(name) ** 2 for name in fitting]
