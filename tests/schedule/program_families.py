@@ -242,7 +242,7 @@ def symbols(rng: random.Random) -> str:
 
 
 FAMILIES: dict[Family, tuple[str, ...]] = {
-    windows: ("rolling_buffer", "rolling_buffer", "compute_at"),
+    windows: ("rolling_buffer", "rolling_buffer", "compute_at", "separate_window"),
     epilogues: (*["fuse_reduction_epilogue"] * 4, "decompose_reduction", "rfactor"),
     symbols: ("tile", "tile", "cache_write", "reverse_compute_at", "rfactor"),
     twins: ("merge", "cache_index", "reverse_compute_inline", "unsafe_set_dtype"),
