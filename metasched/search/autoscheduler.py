@@ -28,7 +28,13 @@ PROPOSALS = (
     Proposal(Mutants, 0, 1 / 4, each_generation=True),
 )
 OPTIONS = EvolutionOptions(
-    drafts=4000, whole=8000, replays=24, first=52, generations=6, surrogate=LineRegression
+    drafts=4000,
+    whole=8000,
+    replays=24,
+    first=52,
+    generations=6,
+    spaces=16,
+    surrogate=LineRegression,
 )
 PROVED, DOUBTED = 8, 2
 """At most this many programs are proved legal, and this many of one design space, the best score

@@ -29,7 +29,7 @@ from metasched.space.reasons import reasons
 from metasched.target import Target
 from metasched.watch import is_built_in
 
-MAX_SPACES = 64
+MAX_SPACES = 32
 """The most design spaces of one program; of more alternatives, evenly spread ones are kept."""
 
 
@@ -100,7 +100,7 @@ class SpaceGenerator:
         for module in self.modules:
             # On a busy machine a built-in module may take seconds, which is no fault of it.
             with apart(f"schedule module {module.name}", patient=is_built_in(module)):
-                found = _thinned([after for sch in found for after in self._visit(module, sch)])
+                found = thinned([after for sch in found for after in self._visit(module, sch)])
         self.notes[:] = reasons(written, found)
         return _distinct(found)
 
@@ -110,7 +110,7 @@ class SpaceGenerator:
         for name in list(sch.mod.functions):
             for token in visit_order(sch.mod[name].body):
                 parts = [self._apply(module, before, name, token) for before in found]
-                found = _thinned([after for part in parts for after in part])
+                found = thinned([after for part in parts for after in part])
         return found
 
     def _apply(self, module: Module, sch: Schedule, func: str, token: BlockToken) -> list[Schedule]:
@@ -248,6 +248,7 @@ class Explains(Protocol):
 SEARCH_SPACES: Registry[Callable[[Target], Space]] = Registry("search space", Callable)
 """Factories that take the target, by name."""
 
+Item = TypeVar("Item")
 Factory = TypeVar("Factory", bound="Callable[[Target], Space]")
 
 
@@ -323,11 +324,11 @@ def _checked(made: Any) -> list[Schedule]:
     return list(made)
 
 
-def _thinned(found: list[Schedule]) -> list[Schedule]:
-    """At most MAX_SPACES of the alternatives found, spread evenly."""
-    if len(found) <= MAX_SPACES:
-        return found
-    return [found[i * len(found) // MAX_SPACES] for i in range(MAX_SPACES)]
+def thinned(found: Sequence[Item], most: int = MAX_SPACES) -> list[Item]:
+    """At most `most` of the alternatives found, spread evenly."""
+    if len(found) <= most:
+        return list(found)
+    return [found[i * len(found) // most] for i in range(most)]
 
 
 def _distinct(found: Sequence[Schedule]) -> list[Trace]:

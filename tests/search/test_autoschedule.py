@@ -23,6 +23,7 @@ from metasched.search.autoscheduler import GAIN, first_guess
 from metasched.search.parts import guide_of
 from metasched.search.population import CandidateFactory
 from metasched.space.generate import ScheduleFn
+from metasched.space.module import ScheduleModule
 from metasched.tune import STORE, tune
 
 
@@ -194,6 +195,23 @@ def test_twenty_six_samples_and_six_generations_are_replayed():
     samples, *generations = asked
     assert samples == 26 and len(generations) == 6 and max(generations) <= 4
     assert factory.survival.tried <= 26 + 24 + 8 * len(factory.spaces)
+
+
+def test_sixteen_of_many_design_spaces_are_sampled():
+    def five_ways(sch, block):
+        ways = [sch.copy() for _ in range(5)] if sch.get(block).name != "root" else [sch]
+        for n, way in enumerate(ways):
+            way.annotate(block, f"way_{n}", n)
+        return ways
+
+    modules = (*default_space(TARGET).modules, ScheduleModule("five_ways", ("cpu",), five_ways))
+    factory = CandidateFactory(matmul(32), TARGET, ms.SpaceGenerator(modules))
+    assert len(factory.spaces) > 16
+    default = factory.finished(default_trace(factory.func, TARGET))
+    sampled, plain = [], factory.random_member
+    factory.random_member = lambda space, seed: sampled.append(space) or plain(space, seed)
+    first_guess(factory, prior_model(), default)
+    assert len(set(sampled)) == 16 and sampled[0] == 0 and sampled[-1] > len(factory.spaces) * 3 / 4
 
 
 def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():

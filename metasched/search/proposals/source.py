@@ -17,6 +17,7 @@ from metasched.schedule.trace import Trace
 from metasched.search.draft import WHOLE, Array, Draft
 from metasched.search.population import Request, SearchCandidate
 from metasched.search.strategy import SearchTask
+from metasched.space.generate import MAX_SPACES, thinned
 
 Decisions = tuple[Any, ...]
 
@@ -37,6 +38,7 @@ class EvolutionOptions:
         fair: a space with fewer measured programs than this gets a program in each round.
         parents: how many measured programs are parents of mutants.
         curiosity: weight of the models' disagreement in the choice of what to measure.
+        spaces: the most design spaces that are sampled, evenly spread ones of more.
         surrogate: `(rows, scores) -> ` the regression that ranks drafts.
     """
 
@@ -51,6 +53,7 @@ class EvolutionOptions:
     fair: int = 32
     parents: int = 12
     curiosity: float = 0.25
+    spaces: int = MAX_SPACES
     surrogate: Callable[[np.ndarray, np.ndarray], Regressor] = regression
 
 
@@ -89,15 +92,16 @@ class SearchState:
 
     @cached_property
     def tables(self) -> list[Draft | None]:
-        """The design spaces as tables; None for a space of which no sample survives."""
-        found: list[Draft | None] = []
+        """The design spaces as tables; None for a space that is not sampled, or of which no sample
+        survives."""
         factory = self.task.factory
-        for space in range(len(factory.spaces)):
+        found: list[Draft | None] = [None] * len(factory.spaces)
+        for space in thinned(range(len(factory.spaces)), self.options.spaces):
             seeds = (derive_seed(self.task.seed, "table", space, n) for n in range(8))
             made = (factory.random_member(space, seed) for seed in seeds)
             first = next((candidate for candidate in made if candidate is not None), None)
-            found.append(None if first is None else Draft(first.trace, self.task.seed))
             if first is not None:
+                found[space] = Draft(first.trace, self.task.seed)
                 self._made(first)
         return found
 
