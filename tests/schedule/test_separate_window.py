@@ -148,3 +148,23 @@ def f(a: T.handle, c: T.handle):
     sch = Schedule(func)
     i = sch.get_loops("C")[1]
     check_refused(sch, lambda: sch.separate_window(i), "no-limit", "vy of C is no constant")
+
+
+def test_a_loop_around_two_blocks_is_refused() -> None:
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((6, 3)), C: T.Buffer((6,)), D: T.Buffer((6,))):
+    for y in range(6):
+        for i in range(3):
+            with T.block("C"):
+                vy, vi = T.axis.remap("SR", [y, i])
+                with T.init():
+                    C[vy] = 0
+                C[vy] = C[vy] + A[vy, vi]
+        with T.block("D"):
+            v = T.axis.spatial(6, y)
+            D[v] = A[v, 0]
+""")
+    sch = Schedule(func)
+    y = sch.get_loops("D")[0]
+    check_refused(sch, lambda: sch.separate_window(y), "not-one-block", "2 blocks are below y")
