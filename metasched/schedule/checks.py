@@ -38,7 +38,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs, walk_stmts
+from metasched.ir.visit import blocks_of, free_vars, loads_of, substitute, walk_exprs, walk_stmts
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.state import State
 
@@ -146,6 +146,15 @@ def require_serial(state: State, loop: For) -> None:
             loop,
             hint="choose the kind once, after the loop has its final shape",
         )
+
+
+def require_one_block(state: State, loop: For) -> BlockRealize:
+    """The only block below a loop, without blocks inside it."""
+    scope = state.scope_block(loop)
+    below = [r for r in blocks_of(loop.body) if state.scope_block(r) is scope]
+    if len(below) != 1:
+        raise state.error("not-one-block", f"{len(below)} blocks are below {loop.var.name}", loop)
+    return below[0]
 
 
 def in_view(state: State, node: Stmt, expr: Expr) -> Expr:

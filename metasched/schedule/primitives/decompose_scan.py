@@ -41,9 +41,14 @@ from metasched.ir.stmt import (
     evolve,
     seq,
 )
-from metasched.ir.visit import blocks_of, free_vars, fresh_copy, substitute
+from metasched.ir.visit import free_vars, fresh_copy, substitute
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import refuse_on, require_from_zero, require_serial
+from metasched.schedule.checks import (
+    refuse_on,
+    require_from_zero,
+    require_one_block,
+    require_serial,
+)
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.state import State
@@ -96,24 +101,20 @@ def decompose_scan(state: State, loop: LoopRV) -> list[BlockRV]:
 def _nest(state: State, chunks: For) -> tuple[BlockRealize, tuple[For, ...]]:
     """The only block under a loop, and the loops that hold nothing but this block, outermost
     first. `chunks` must be one of these loops."""
-    scope = state.scope_block(chunks)
-    below = [r for r in blocks_of(chunks.body) if state.scope_block(r) is scope]
-    if len(below) != 1:
-        text = f"{len(below)} blocks are below {chunks.var.name}"
-        raise state.error("not-one-block", text, chunks)
+    only = require_one_block(state, chunks)
     alone: list[For] = []
-    inner: Stmt = below[0]
-    for loop in reversed(state.loops_above(below[0])):
+    inner: Stmt = only
+    for loop in reversed(state.loops_above(only)):
         if loop.body is not inner:
             break
         alone.insert(0, loop)
         inner = loop
     if chunks not in alone:
-        text = f"below {chunks.var.name} there is more than loops around {below[0].block.name}"
+        text = f"below {chunks.var.name} there is more than loops around {only.block.name}"
         raise state.error("not-a-chain", text, chunks)
     for loop in alone:
         require_serial(state, loop)
-    return below[0], tuple(alone)
+    return only, tuple(alone)
 
 
 def _found(state: State, realize: BlockRealize, loops: tuple[For, ...], chunks: For) -> _Decomposed:

@@ -27,7 +27,6 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import (
-    blocks_of,
     free_vars,
     loads_of,
     substitute,
@@ -35,7 +34,7 @@ from metasched.ir.visit import (
     walk_stmts,
 )
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import require_from_zero, require_serial
+from metasched.schedule.checks import require_from_zero, require_one_block, require_serial
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.new_stage import stage, with_buffers
@@ -151,18 +150,16 @@ def _require_whole(state: State, realize: BlockRealize, buffer: Buffer) -> None:
 
 def _alone(state: State, node: For) -> BlockRealize:
     """The block below a loop; raises where the loop holds anything else but loops."""
-    below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
-    if len(below) != 1:
-        raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
-    inner: Stmt = below[0]
-    for above in reversed(state.loops_above(below[0])):
+    only = require_one_block(state, node)
+    inner: Stmt = only
+    for above in reversed(state.loops_above(only)):
         if above.body is not inner:
-            text = f"below {node.var.name} there is more than loops around {below[0].block.name}"
+            text = f"below {node.var.name} there is more than loops around {only.block.name}"
             raise state.error("not-a-chain", text, node)
         if above is node:
             break
         inner = above
-    return below[0]
+    return only
 
 
 def _redirected(

@@ -36,6 +36,7 @@ from metasched.ir.visit import (
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     require_from_zero,
+    require_one_block,
     require_reduction,
     require_serial,
     require_set_once,
@@ -70,10 +71,7 @@ def rfactor(state: State, loop: LoopRV, factor_axis: int) -> BlockRV:
     node = state.loop(loop)
     require_serial(state, node)
     require_from_zero(state, node)
-    below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
-    if len(below) != 1:
-        raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
-    (realize,) = below
+    realize = require_one_block(state, node)
     scope = require_stage_pipeline(state, realize)
     require_reduction(state, scope, realize)
     loops = state.loops_above(realize)

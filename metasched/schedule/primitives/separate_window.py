@@ -15,6 +15,7 @@ from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, St
 from metasched.ir.visit import blocks_of, free_vars, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
+    require_one_block,
     require_reduction,
     require_serial,
     require_set_once,
@@ -48,10 +49,7 @@ def separate_window(state: State, loop: LoopRV) -> BlockRV:
     """
     node = state.loop(loop)
     require_serial(state, node)
-    below = [r for r in blocks_of(node.body) if state.scope_block(r) is state.scope_block(node)]
-    if len(below) != 1:
-        raise state.error("not-one-block", f"{len(below)} blocks are below {node.var.name}", node)
-    (realize,) = below
+    realize = require_one_block(state, node)
     scope = require_stage_pipeline(state, realize)
     require_reduction(state, scope, realize)
     loops = own_loops(state, realize)
