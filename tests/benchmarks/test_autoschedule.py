@@ -156,7 +156,7 @@ def test_autoschedule(group, make, results, prior, pytestconfig, request, tell, 
     tuned = ms.tune(func, trials=trials, work_dir=f"{folder}/{name}", name=name, seed=0)
     target, default = ms.Target.native(), ms.Schedule(func)
     default_trace(func, target).apply(default)
-    runner = LocalRunner(func, target)
+    runner = LocalRunner(func, target, default_schedule=default.func)
     try:
         turns = runner.interleave([default.mod, guess.mod, tuned.best.mod], 12)
     finally:
