@@ -1,4 +1,4 @@
-"""autoschedule: from a function to a good schedule in about a second, nothing measured."""
+"""autoschedule: from a function to a good schedule in seconds, nothing measured."""
 
 from __future__ import annotations
 
