@@ -91,7 +91,7 @@ class AutoInline:
                 sch.reverse_compute_inline(block)
                 return [sch]
             except ScheduleError as error:
-                refused = refused or error
+                refused = refused or error.with_traceback(None)
         if refused is not None:
             sch.refused.append(refused)
         return [sch]
