@@ -185,7 +185,7 @@ def merge_parts(an: Analyzer, x: Linear) -> Linear:
     The identities, with part(y, w, u) = y % u // w and u possibly infinite:
     part(y,w,m)*c + part(y,m,u)*(c*m/w) -> part(y,w,u)*c, and
     part(y,w,u)*c - part(y,m,u)*(c*m/w) -> part(y,w,m)*c, and
-    part(y,w,u)*c - part(y,w,m)*c -> part(y,m,u)*(c*m/w).
+    part(y,w,u)*c - part(y,w,m)*c -> part(y,m,u)*(c*m/w), where m divides u.
     """
     while True:
         better = _merge_once(an, x)
@@ -232,7 +232,7 @@ def _join(a: Part, b: Part) -> Part | None:
         return y, w, v, c
     if u == v and w < m and m % w == 0 and k * w == -c * m:
         return y, w, m, c
-    if w == m and k == -c and v < u and v % w == 0:
+    if w == m and k == -c and v < u and v % w == 0 and (u == INF or u % v == 0):
         return y, int(v), u, int(c * v // w)
     return None
 

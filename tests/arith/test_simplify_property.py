@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.expr import EQ, TRUE, Cast, Expr, Var
+from metasched.ir.expr import EQ, TRUE, Cast, Expr, FloorDiv, FloorMod, IntImm, Var
 
 from .enumeration import (
     X,
@@ -126,3 +127,36 @@ def test_quotient_and_remainder_join(
     assert an.equal((total // d) * d + total % d, total)
     assert an.prove(total % d >= 0) and an.prove(total % d < d)
     assert an.simplify((total // d) * d + total % d - total + 1 >= 1) is TRUE
+
+
+@FAST
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((FloorDiv, FloorMod)),
+            st.sampled_from((2, 3, 4, 5, 6, 7, 8, 12)),
+            st.sampled_from((1, 2, 3, 5)),
+            st.sampled_from((-12, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6)),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    st.booleans(),
+    bounds_for((X,)),
+)
+def test_parts_of_one_value_join(
+    parts: list[tuple[type, int, int, int]], whole: bool, ranges: dict
+) -> None:
+    total: Expr = X * int(whole)
+    for kind, by, then, factor in parts:
+        total = total + kind(X, IntImm("int32", by)) // then * factor
+    ranges = {X: (ranges[X][0], ranges[X][0] + 40)}
+    an = Analyzer(boxes(ranges))
+    assert_same(total, an.simplify(total), ranges)
+    assert_same(total >= 1, an.simplify(total >= 1), ranges)
+
+
+@pytest.mark.parametrize("large, small", [(5, 3), (6, 4), (8, 7), (9, 6)])
+def test_remainders_by_numbers_that_do_not_divide_stay_apart(large: int, small: int) -> None:
+    assert not Analyzer().prove(X % small <= X % large)
+    assert Analyzer().prove(X % small <= X % (small * 3))
