@@ -70,9 +70,10 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 4095, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        5460,
-        "types signature values known_memory module emit runs arithmetic in_memory interleaved "
-        "memory tiles intrinsics vectormath.* branch ops fold division clamped_cast expressions "
+        5700,
+        "types signature values known_memory windows module emit runs arithmetic in_memory "
+        "interleaved overlaps places memory tiles intrinsics vectormath.* branch ops fold "
+        "division clamped_cast expressions "
         "barrier parallel team transpose scan chunks reductions compaction copies shifted ahead "
         "rare squares separate_steps loops statements parameters function elf compile openmp load "
         "peak",

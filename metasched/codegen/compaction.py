@@ -20,7 +20,8 @@ from metasched.codegen.arithmetic import compare
 from metasched.codegen.chunks import emit_in_chunks
 from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.in_memory import mangle, store_masked
-from metasched.codegen.memory import lane_offsets, place_of, store
+from metasched.codegen.memory import store
+from metasched.codegen.places import lane_offsets, place_of
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad

@@ -17,6 +17,7 @@ from metasched.codegen.known_memory import KnownMemory
 from metasched.codegen.module import ModuleEmitter
 from metasched.codegen.types import register_type
 from metasched.codegen.values import INLINE, Val, literal
+from metasched.codegen.windows import Windows
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import Expr, Var
@@ -83,6 +84,7 @@ class Emitter:
         pointers: the data pointers of buffers in scope.
         elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
+        windows: the vectors that overlap in the straight code around, None without them.
         mask: which lanes are active, None for all.
         unfused: whether a product is rounded before it is added to something.
         known_memory: the values known to be in memory at the current place.
@@ -112,6 +114,7 @@ class Emitter:
         self.pointers: dict[Var, Val] = {}
         self.elements: dict[Var, DType] = {}
         self.lane: Lane | None = None
+        self.windows: Windows | None = None
         self.mask: Val | None = None
         self.unfused = False
         self.team: Team | None = None

@@ -10,8 +10,9 @@ from metasched.codegen.branch import choose
 from metasched.codegen.clamped_cast import clamped_cast
 from metasched.codegen.division import divide_by_one, divides_by_one
 from metasched.codegen.emit import Emitter
-from metasched.codegen.memory import lane_offsets, load, load_halves
+from metasched.codegen.memory import load, load_halves
 from metasched.codegen.ops import OP_RULES, touches_memory
+from metasched.codegen.places import lane_offsets
 from metasched.codegen.runs import known_in_all_lanes
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val, literal

@@ -3,6 +3,8 @@ have parallel loops."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from metasched.codegen.ahead import emit_ahead
 from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.chunks import loop_over_chunks
@@ -10,6 +12,7 @@ from metasched.codegen.compaction import emit_compaction
 from metasched.codegen.copies import emit_copies
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
+from metasched.codegen.overlaps import windows_of
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.rare import emit_rare
 from metasched.codegen.reductions import emit_reduction
@@ -84,11 +87,13 @@ def _dispatch(e: Emitter, node: For) -> None:
     elif threads and node.kind is ForKind.SERIAL and holds_parallel(node) and fits_team(node):
         emit_team(e, node, extent, serial_loop)
     elif node.kind is ForKind.VECTORIZED and e.lane is None:
-        _vectorized(e, node, extent)
+        with windows_of(e, node, partial(_unrolls, e), partial(_vectors, e)):
+            _vectorized(e, node, extent)
     elif extent.const is not None and _unrolls(e, node):
         if emit_transpose(e, node):
             return
-        _unrolled(e, node, int(extent.const))
+        with windows_of(e, node, partial(_unrolls, e), partial(_vectors, e)):
+            _unrolled(e, node, int(extent.const))
     elif not emit_copies(e, node, extent, serial_loop):
         serial_loop(e, node, literal(0), extent)
 
@@ -226,6 +231,16 @@ def _vectorized(e: Emitter, node: For, extent: Val) -> None:
         if rest >= piece:
             _lanes(e, node, literal(start), piece)
             start, rest = start + piece, rest - piece
+
+
+def _vectors(e: Emitter, node: For) -> tuple[int, int]:
+    """How many vectors of a vectorized loop begin at constant places, and their lanes; one vector
+    stands for those of a loop, none for a loop that runs one iteration at a time."""
+    if scalar_reason(node.body, node.var) is not None:
+        return 0, 1
+    width = _width(e, node)
+    full = (as_int(node.extent) or 0) // width
+    return (1 if full > _MAX_CHUNKS else full), width
 
 
 def _lanes(e: Emitter, node: For, base: Val, lanes: int) -> None:

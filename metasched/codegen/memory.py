@@ -4,11 +4,10 @@ gathers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 from metasched.analysis.access import SHUFFLED
-from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, convert, select
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.in_memory import from_memory, mangle, store_masked, to_memory
@@ -16,166 +15,20 @@ from metasched.codegen.interleaved import (
     certain,
     interleaved,
     picked_apart,
-    room,
     spreads,
     store_apart,
 )
 from metasched.codegen.known_memory import Spot
-from metasched.codegen.runs import lane_numbers, limit_of, runs_of, spread, within_lanes
-from metasched.codegen.types import memory_type, register_type
+from metasched.codegen.overlaps import ends_around, shuffled
+from metasched.codegen.places import Place, address, lane_offsets, place_of, registers
+from metasched.codegen.runs import limit_of, spread
+from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.dtype import BOOL, INT64, DType
-from metasched.ir.expr import GE, LE, Add, Cast, Expr, Max, Min, Mul, Sub
-from metasched.ir.op import Ramp
+from metasched.ir.dtype import BOOL, DType
+from metasched.ir.expr import GE, LE, Cast, Expr, Max, Min, Sub
 from metasched.ir.stmt import BufferStore
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The address of an access: `pointer` to the first lane, and lanes `stride` elements apart.
-
-    If `indices` is given, the lanes lie at these offsets from `pointer` instead. If `runs` is
-    given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers. If
-    `near` is given, it holds all offsets, which lie close together in each register of lanes.
-    `spot` names the memory of a scalar or contiguous access. A strided access begins `offset`
-    elements behind `origin`; `around` is how many elements before and behind it may be read.
-    """
-
-    pointer: Val
-    lanes: int = 1
-    stride: int = 0
-    indices: Val | None = None
-    spot: Spot | None = None
-    runs: tuple[int, ...] = ()
-    near: tuple[int, ...] = ()
-    origin: Val | None = None
-    offset: int = 0
-    around: tuple[int, int] = (0, 0)
-
-
-def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
-    """The address of buffer[index] for a flat buffer and a 64-bit index."""
-    base = e.pointers.get(buffer.data)
-    if base is None:
-        raise BuildError(f"buffer {buffer.name} is used where it is not allocated")
-    explicit = 1
-    stride = 0
-    if isinstance(index, Ramp):
-        step = e.value(index.stride)
-        if step.const is not None:
-            explicit, stride = index.lanes, int(step.const)
-            index = index.base
-    address = linear_address(index)
-    known_lanes = lane_numbers(e, address)
-    if known_lanes is not None:
-        terms = [(e.value(a), f) for a, f in address.terms.items() if not within_lanes(e, a)]
-        if all(value.lanes == 1 for value, _ in terms):
-            return _at_numbers(e, buffer, base, terms, address.const, known_lanes)
-    uniform: list[tuple[Val, int]] = []
-    varying: list[tuple[Val, int]] = []
-    lane_step = 0
-    for atom, factor in address.terms.items():
-        if e.lane is not None and atom is e.lane.var:
-            lane_step += factor
-            uniform.append((e.lane.base, factor))
-            continue
-        value = e.value(atom)
-        (uniform if value.lanes == 1 else varying).append((value, factor))
-    known = sum(int(v.const) * f for v, f in uniform if v.const is not None)
-    constant = address.const + known
-    uniform = [(v, f) for v, f in uniform if v.const is None]
-    start = _offset(e, base, buffer.dtype, _sum(e, uniform), 0)
-    pointer = _offset(e, start, buffer.dtype, None, constant)
-    if varying:
-        return _gathered(e, pointer, varying, lane_step)
-    if explicit > 1:
-        if lane_step:
-            raise BuildError("a vector access inside a vectorized loop")
-        return Place(pointer, explicit, stride)
-    lanes = e.lane.lanes if lane_step and e.lane is not None else 1
-    spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
-    if lane_step in (0, 1):
-        return Place(pointer, lanes, lane_step, None, spot)
-    around = room(e, buffer, address, lane_step)
-    return Place(pointer, lanes, lane_step, origin=start, offset=constant, around=around)
-
-
-def _at_numbers(
-    e: Emitter,
-    buffer: Buffer,
-    base: Val,
-    terms: list[tuple[Val, int]],
-    constant: int,
-    numbers: Sequence[int],
-) -> Place:
-    """The address of an access whose lanes lie at known numbers of elements from a sum."""
-    known = sum(int(v.const) * f for v, f in terms if v.const is not None)
-    start = _sum(e, [(v, f) for v, f in terms if v.const is None])
-    constant += known + numbers[0]
-    origin = _offset(e, base, buffer.dtype, start, 0)
-    pointer = _offset(e, origin, buffer.dtype, None, constant)
-    offsets = [n - numbers[0] for n in numbers]
-    lanes, step = len(offsets), offsets[1] - offsets[0]
-    if offsets == [n * step for n in range(lanes)]:
-        spot = Spot(buffer.data, buffer.dtype, origin.text, constant, lanes)
-        return Place(pointer, lanes, step, None, spot if step == 1 else None)
-    inside = ", ".join(f"i64 {n}" for n in offsets)
-    parts = _registers(e, buffer.dtype, offsets)
-    near = tuple(offsets) if all(spread(p) <= 2 * len(p) for p in parts) else ()
-    indices = Val(f"<{inside}>", INT64, lanes, 0)
-    return Place(pointer, lanes, 0, indices, None, runs_of(offsets), near)
-
-
-def _registers(e: Emitter, dtype: DType, offsets: Sequence[int]) -> list[Sequence[int]]:
-    """The offsets of the lanes, register by register; together if the registers are not full."""
-    width = e.module.vector_bits // (8 * dtype.bytes)
-    if len(offsets) % width or (count := len(offsets) // width) & (count - 1):
-        return [offsets]
-    return [offsets[n : n + width] for n in range(0, len(offsets), width)]
-
-
-def _sum(e: Emitter, terms: list[tuple[Val, int]]) -> Val | None:
-    """Add the terms, starting with the terms known in the outermost scope, so that partial sums are
-    hoisted."""
-    total: Val | None = None
-    for value, factor in sorted(terms, key=lambda t: t[0].depth):
-        term = binary(e, Mul, value, literal(factor))
-        total = term if total is None else binary(e, Add, total, term)
-    return total
-
-
-def _offset(e: Emitter, base: Val, dtype: DType, index: Val | None, constant: int) -> Val:
-    element = memory_type(dtype)
-    pointer = base
-    if index is not None:
-        text = f"getelementptr {element}, ptr {base.text}, {index.typed}"
-        pointer = e.pure(text, base.dtype, 1, base, index)
-    if constant:
-        text = f"getelementptr {element}, ptr {pointer.text}, i64 {constant}"
-        pointer = e.pure(text, base.dtype, 1, pointer)
-    return pointer
-
-
-def _gathered(e: Emitter, pointer: Val, varying: list[tuple[Val, int]], lane_step: int) -> Place:
-    total: Val | None = None
-    for value, factor in varying:
-        scaled = binary(e, Mul, value, e.widen(literal(factor), value.lanes))
-        total = scaled if total is None else binary(e, Add, total, scaled)
-    assert total is not None
-    if lane_step:
-        steps = lane_offsets(e, total.lanes, lane_step)
-        total = binary(e, Add, total, steps)
-    return Place(pointer, total.lanes, 0, total)
-
-
-def lane_offsets(e: Emitter, lanes: int, stride: int = 1, dtype: DType = INT64) -> Val:
-    """The vector 0, stride, 2 * stride, ..."""
-    element = register_type(dtype)
-    inside = ", ".join(f"{element} {i * stride}" for i in range(lanes))
-    return Val(f"<{inside}>", dtype, lanes, 0)
-
 
 # -- loads
 
@@ -192,7 +45,8 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
         return _load_clamped(e, buffer, lane, *limited)
     where = place_of(e, buffer, index)
     if where.spot is not None and (mask is None or _on_stack(e, where.spot)):
-        value = _load_spot(e, where, where.spot)
+        ends = ends_around(e, buffer, index) if mask is None else None
+        value = _load_spot(e, where, where.spot, ends)
         if mask is None:
             return value
         mask, value = e.same_lanes(mask, value)
@@ -220,13 +74,28 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
     return _gather(e, buffer.dtype, where, mask)
 
 
-def _load_spot(e: Emitter, where: Place, spot: Spot) -> Val:
-    """Load a scalar or contiguous vector, unless the value at the address is known."""
+def _load_spot(e: Emitter, where: Place, spot: Spot, ends: tuple[int, int] | None = None) -> Val:
+    """Load a scalar or contiguous vector, unless the value at the address is known.
+
+    Args:
+        ends: how far before and behind lie two vectors from which the vector is shuffled.
+    """
     value = e.known_memory.find(spot)
-    if value is None:
+    if value is None and ends is not None:
+        low, high = (_load_spot(e, *_moved(e, where, spot, by)) for by in (-ends[0], ends[1]))
+        value = shuffled(e, low, high, *ends)
+        e.known_memory.loaded(spot, value)
+    elif value is None:
         value = _load_vector(e, spot.dtype, where.pointer, spot.lanes)
         e.known_memory.loaded(spot, value)
     return value
+
+
+def _moved(e: Emitter, where: Place, spot: Spot, by: int) -> tuple[Place, Spot]:
+    """The place `by` elements behind."""
+    offset = spot.offset + by
+    pointer = address(e, where.origin or where.pointer, spot.dtype, None, offset)
+    return replace(where, pointer=pointer), replace(spot, offset=offset)
 
 
 def _load_vector(e: Emitter, dtype: DType, pointer: Val, lanes: int) -> Val:
@@ -278,7 +147,7 @@ def _load_clamped(
         return load(e, buffer, index, None)
     e.known_memory.touched(buffer.data, written=False)
     mask = compare(e, LE if kind is Min else GE, lane_offsets(e, lanes), left)
-    edge = _offset(e, where.pointer, buffer.dtype, binary(e, kind, left, last), 0)
+    edge = address(e, where.pointer, buffer.dtype, binary(e, kind, left, last), 0)
     value = _load_masked(e, buffer.dtype, where.pointer, mask)
     return select(e, mask, value, _load_vector(e, buffer.dtype, edge, 1))
 
@@ -288,7 +157,7 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val
     vectors for strides up to `SHUFFLED`, else one load a lane; with a mask for stride -1 only."""
     kind = memory_type(dtype, where.lanes)
     if where.stride == -1:
-        first = _offset(e, where.pointer, dtype, None, 1 - where.lanes)
+        first = address(e, where.pointer, dtype, None, 1 - where.lanes)
         if mask is None:
             value = _load_vector(e, dtype, first, where.lanes)
         else:
@@ -298,7 +167,7 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val
         return _load_apart(e, dtype, where)
     element, text = memory_type(dtype), "poison"
     for i in range(where.lanes):
-        pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
+        pointer = address(e, where.pointer, dtype, None, i * where.stride)
         one = e.inline(f"load {element}, ptr {pointer.text}, align {dtype.bytes}", dtype)
         text = e.inline(
             f"insertelement {kind} {text}, {element} {one.text}, i64 {i}", dtype, where.lanes
@@ -319,7 +188,7 @@ def _load_apart(e: Emitter, dtype: DType, where: Place) -> Val:
     for first in range(0, pieces * width, width):
 
         def vector(at: int, first: int = first) -> Val:
-            start = _offset(e, origin, dtype, None, where.offset + first * stride + at)
+            start = address(e, origin, dtype, None, where.offset + first * stride + at)
             return e.inline(f"load {kind}, ptr {start.text}, align {dtype.bytes}", dtype, width)
 
         more = behind if first + width == lanes else stride - 1 - before  # later lanes are there
@@ -344,7 +213,7 @@ def load_halves(e: Emitter, node: Cast) -> Val | None:
     high = where.around[1] == 0  # the other half comes before ours
     e.known_memory.touched(inner.buffer.data, written=False)
     pair = DType(f"{narrow.kind}{2 * bits}")
-    start = _offset(e, where.origin or where.pointer, narrow, None, where.offset - high)
+    start = address(e, where.origin or where.pointer, narrow, None, where.offset - high)
     kind, n = memory_type(pair, where.lanes), where.lanes
     value = e.inline(f"load {kind}, ptr {start.text}, align {narrow.bytes}", pair, n)
     by = literal(bits, pair, n)
@@ -369,17 +238,17 @@ def _reversed(e: Emitter, value: Val) -> Val:
 def _load_runs(e: Emitter, dtype: DType, where: Place) -> Val:
     """Load each run of neighbours as a vector."""
     lanes = where.lanes // len(where.runs)
-    starts = [_offset(e, where.pointer, dtype, None, n) for n in where.runs]
+    starts = [address(e, where.pointer, dtype, None, n) for n in where.runs]
     return e.joined([_load_vector(e, dtype, pointer, lanes) for pointer in starts])
 
 
 def _load_near(e: Emitter, dtype: DType, where: Place) -> Val:
     """Load the memory from the first to the last lane of each register, and pick the lanes."""
     found = []
-    for part in _registers(e, dtype, where.near):
+    for part in registers(e, dtype, where.near):
         low, lanes, n = min(part), len(part), spread(part)
         whole = memory_type(dtype, n)
-        pointer = _offset(e, where.pointer, dtype, None, low)
+        pointer = address(e, where.pointer, dtype, None, low)
         text = f"load {whole}, ptr {pointer.text}, align {dtype.bytes}"
         vector = e.inline(text, dtype, n)
         order = ", ".join(f"i32 {at - low}" for at in part)
@@ -444,11 +313,11 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
         store_masked(e, dtype, where.pointer, value, mask)
     elif where.indices is None and spreads(e, buffer, where.stride, where.lanes):
         store_apart(
-            e, dtype, value, mask, where.stride, partial(_offset, e, where.pointer, dtype, None)
+            e, dtype, value, mask, where.stride, partial(address, e, where.pointer, dtype, None)
         )
     elif mask is None and where.indices is None:
         for i in range(where.lanes):
-            pointer = _offset(e, where.pointer, dtype, None, i * where.stride)
+            pointer = address(e, where.pointer, dtype, None, i * where.stride)
             one = to_memory(e, e.extract(value, i))
             e.line(f"store {one}, ptr {pointer.text}, align {dtype.bytes}")
     else:

@@ -11,7 +11,7 @@ from metasched.codegen.branch import choose
 from metasched.codegen.emit import TRUE_VAL, Emitter
 from metasched.codegen.in_memory import from_memory, to_memory
 from metasched.codegen.intrinsics import require_intrinsic
-from metasched.codegen.memory import place_of
+from metasched.codegen.places import place_of
 from metasched.codegen.tiles import tile_product
 from metasched.codegen.types import instruction_type, memory_type, register_type, type_suffix
 from metasched.codegen.values import Val, literal

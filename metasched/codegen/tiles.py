@@ -15,7 +15,7 @@ from dataclasses import replace
 from metasched.arith.affine import linear_address
 from metasched.codegen.emit import Emitter
 from metasched.codegen.in_memory import to_memory
-from metasched.codegen.memory import place_of
+from metasched.codegen.places import place_of
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val
 from metasched.ir.buffer import BufferLoad

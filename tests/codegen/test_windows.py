@@ -1,0 +1,177 @@
+"""Vectors that overlap in memory: the ends of their windows are loaded, the others shuffled."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from codegen.kernels import agree, build, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.codegen.windows import ends_of
+from metasched.target import Target
+
+WIDE = Target.of("llvm -mcpu=x86-64-v4")
+"""A machine whose vectors are as long as a cache line."""
+HEAD = """
+@T.prim_func
+def main(A: T.Buffer(({size},), "{dtype}"), W: T.Buffer((8,), "{dtype}"),
+         B: T.Buffer(({size},), "{dtype}")):
+    for i in T.serial(2):
+        with T.block("b"):
+            vi = T.axis.opaque(2, i)
+            T.reads(A[0:{size}], B[0:{size}], W[0:8])
+            T.writes(A[0:{size}], B[0:{size}])
+"""
+
+
+def _program(body: str, size: int = 200, dtype: str = "float32") -> str:
+    lines = "".join(f"            {line}\n" for line in body.strip().splitlines())
+    return HEAD.format(size=size, dtype=dtype) + lines
+
+
+def _counts(
+    text: str, lanes: int = 16, kind: str = "float", target: Target = WIDE
+) -> tuple[int, int]:
+    """How many vectors the code loads, and how many it picks from two others."""
+    code, vector = build(text, target=target).llvm_ir, f"<{lanes} x {kind}>"
+    shuffles = re.findall(rf"shufflevector {vector} %\S+ {vector} %", code)
+    return code.count(f"= load {vector}"), len(shuffles)
+
+
+def _agree(text: str, size: int = 200, dtype: str = "float32") -> None:
+    arrays = [integers((n,), dtype, seed=s) for s, n in enumerate((size, 8, size))]
+    agree(text, *arrays)
+
+
+THREE = "for j in T.vectorized(16): B[j + 32 * vi] = A[j + 32 * vi] + A[j + 32 * vi + 1] + {last}"
+
+
+def test_the_middle_of_a_window_is_shuffled():
+    text = _program(THREE.format(last="A[j + 32 * vi + 2]"))
+    assert _counts(text) == (2, 1)
+    _agree(text)
+
+
+def test_two_overlapping_vectors_are_loaded():
+    text = _program("for j in T.vectorized(16): B[j] = A[j] + A[j + 1]")
+    assert _counts(text) == (2, 0)
+
+
+TAPS = """
+for k in T.unroll(4):
+    for c in T.unroll(2):
+        for j in T.vectorized(16):
+            B[c * 16 + j] = B[c * 16 + j] + A[vi * 32 + c * 16 + j + k] * W[k]
+"""
+
+
+def test_unrolled_taps_and_neighbours_share_the_ends():
+    """The eight vectors begin at 0 to 3 and at 16 to 19."""
+    text = _program(TAPS)
+    assert _counts(text)[1] == 5
+    _agree(text)
+
+
+def test_a_vectorized_loop_of_several_vectors_is_one_window():
+    text = _program("for j in T.vectorized(64): B[j] = A[j] + A[j + 1] + A[j + 2]")
+    assert _counts(text) == (5, 7)
+    _agree(text)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "kind"),
+    [("float64", 8, "double"), ("int32", 16, "i32"), ("uint64", 8, "i64"), ("int16", 32, "i16")],
+)
+def test_elements_of_other_types_are_shuffled(dtype, lanes, kind):
+    line = THREE.format(last="A[j + 32 * vi + 2]").replace("vectorized(16)", f"vectorized({lanes})")
+    text = _program(line, dtype=dtype)
+    assert _counts(text, lanes, kind) == (2, 1)
+    _agree(text, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "T.if_then_else(N[0] > 0, A[j + 32 * vi + 2], T.float32(0))",
+        "T.Select(N[0] > 0 and A[j + 32 * vi + 2] > T.float32(0), W[0], W[1])",
+        "T.Let(A[j + 32 * vi + t], where={t: vi + 2})",
+    ],
+)
+def test_a_load_that_may_not_run_is_no_end(last):
+    text = (
+        _program(THREE.format(last=last))
+        .replace(
+            'B: T.Buffer((200,), "float32")):',
+            'B: T.Buffer((200,), "float32"), N: T.Buffer((4,), "int32")):',
+        )
+        .replace("W[0:8])", "W[0:8], N[0:4])")
+    )
+    assert _counts(text)[1] == 0
+    arrays = [integers((n,), "float32", seed=s) for s, n in enumerate((200, 8, 200))]
+    agree(text, *arrays, np.zeros(4, "int32"))
+
+
+def test_a_buffer_that_the_nest_stores_is_loaded_where_it_is_read():
+    text = _program("for j in T.vectorized(16): A[j + 8] = A[j] + A[j + 1] + A[j + 2]")
+    assert _counts(text)[1] == 0
+
+
+def test_code_that_computes_longer_than_it_loads_keeps_its_loads():
+    line = "B[j] = " + " + ".join(f"A[j + {n}] * A[j + {n}] * A[j + {n}]" for n in range(3))
+    text = _program(f"for j in T.vectorized(16): {line}")
+    assert _counts(text) == (3, 0)
+
+
+def test_ends_that_do_not_fit_into_registers_are_not_kept():
+    """Five taps around eight rows would keep the ends of eight windows, beside 32 accumulators."""
+    rows = """
+for k in T.unroll(5):
+    for r in T.unroll(8):
+        for j in T.vectorized(64):
+            B[r * 64 + j] = B[r * 64 + j] + A[r * 200 + j + k] * W[k]
+"""
+    assert _counts(_program(rows, size=2000))[1] == 0
+    few = rows.replace("unroll(8)", "unroll(1)")
+    assert _counts(_program(few, size=2000))[1] > 0
+
+
+def test_narrow_registers_keep_their_loads():
+    text = _program(THREE.format(last="A[j + 32 * vi + 2]"))
+    assert _counts(text, 8, target=Target.of("llvm -mcpu=x86-64-v3")) == (6, 0)
+
+
+@given(st.sets(st.integers(0, 60), min_size=1), st.sampled_from([8, 16, 32]))
+def test_every_vector_of_a_window_lies_between_its_ends(places, lanes):
+    ends = ends_of(sorted(places), lanes)
+    for at in places:
+        low, high = ends.get(at, (at, at))
+        assert low <= at <= high <= low + lanes
+        assert {low, high} <= places and low not in ends and high not in ends
+
+
+@st.composite
+def _windows(draw):
+    """Unrolled loops in any order around sums of loads, some of which overlap."""
+    taps, rows, vectors = draw(st.tuples(*(st.integers(1, n) for n in (6, 3, 2))))
+    loops = [("k", taps), ("r", rows), ("c", vectors)]
+    order = draw(st.permutations(loops))
+    by = draw(st.sampled_from([1, 2, 5]))
+    lanes = draw(st.sampled_from([16, 32, 40]))
+    moves = draw(st.lists(st.integers(0, 20), min_size=1, max_size=4))
+    loads = " + ".join(f"A[r * {draw(st.sampled_from([7, 48]))} + c * {lanes} + j + k * {by} + {m}]"
+                       for m in moves)  # fmt: skip
+    place = f"B[r * 90 + c * {lanes} + j]"
+    keeps = draw(st.booleans())
+    lines = [f"{'    ' * n}for {v} in T.unroll({e}):" for n, (v, e) in enumerate(order)]
+    lines.append(f"            for j in T.vectorized({lanes}):")
+    lines.append(f"                {place} = {f'{place} + ' if keeps else ''}{loads}")
+    return _program("\n".join(lines), size=400, dtype="DTYPE")
+
+
+@settings(max_examples=40)
+@given(_windows(), st.sampled_from(["float32", "float64", "int32", "uint8", "int16"]))
+def test_random_windows_agree_with_the_interpreter(text, dtype):
+    _agree(text.replace("DTYPE", dtype), size=400, dtype=dtype)
