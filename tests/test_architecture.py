@@ -54,15 +54,15 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 390, "blocks te einsum workload"),
     (
         "analysis",
-        5070,
+        5190,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
-        "added witness running cover producers binding access written guards closing block "
+        "added witness running cover producers binding access written guards closing block begun "
         "overwritten choice reducer updates any_order commuting continues factor loops dependence "
         "moved_reads exchange reordering sequence flops sizes",
     ),
     (
         "schedule",
-        14665,
+        14680,
         "edit handles rng domain numbers selfcheck content state checks rebind "
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",

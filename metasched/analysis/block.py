@@ -153,7 +153,7 @@ def _reduction_alone(block: Block) -> Failure | None:
 def _has_init(block: Block) -> Failure | None:
     if block.init is not None:
         return None
-    return Failure("no-init", f"block {block.name} has no init", block)
+    return Failure("no-init", f"block {block.name} has no init that runs for each result", block)
 
 
 def _spatial_or_reduce(block: Block) -> Failure | None:

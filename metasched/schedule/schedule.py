@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, overload
 
 from metasched import config
+from metasched.analysis.begun import begin_reductions
 from metasched.analysis.block import is_output
 from metasched.analysis.closing import close_blocks
 from metasched.arith.outside import require_inside
@@ -90,7 +91,7 @@ class Schedule(Methods):
         module = _apart(IRModule.of(mod))
         for name, func in module.items():
             _verify_once(func)
-            module = module.with_func(name, numbered_blocks(close_blocks(func)))
+            module = module.with_func(name, numbered_blocks(begin_reductions(close_blocks(func))))
         if seed is not None and not isinstance(seed, Integral):
             raise ScheduleError("Schedule", "bad-seed", f"seed is {brief(seed)}, not an integer")
         self.seed = secrets.randbits(62) if seed is None else int(seed)

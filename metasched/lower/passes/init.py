@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metasched.ir.expr import EQ, TRUE, Expr, compare, logical_and
+from metasched.analysis.begun import with_init_in_body
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import Block, IfThenElse, Stmt, evolve, seq
+from metasched.ir.stmt import Block, Stmt
 from metasched.ir.visit import map_body, transform
 from metasched.lower.passes.nonempty import assert_lengths
 
@@ -18,11 +18,4 @@ def lower_init(func: PrimFunc) -> PrimFunc:
 
 
 def _block(stmt: Stmt) -> Stmt | None:
-    if not isinstance(stmt, Block) or stmt.init is None:
-        return None
-    first: Expr = TRUE
-    for item in stmt.iter_vars:
-        if item.is_reduce:
-            first = logical_and(first, compare(EQ, item.var, item.dom.min))
-    init = stmt.init if first is TRUE else IfThenElse(first, stmt.init)
-    return evolve(stmt, init=None, body=seq((init, stmt.body)))
+    return with_init_in_body(stmt) if isinstance(stmt, Block) and stmt.init is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from metasched.analysis.begun import without_init
 from metasched.analysis.block import init_reads, reduction
 from metasched.arith.regions import block_access_regions
 from metasched.ir.expr import Expr, Var, as_int
@@ -25,7 +26,6 @@ from metasched.schedule.checks import refuse_on, require_root_free, require_same
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.block_division import Part, divided, under
-from metasched.schedule.primitives.decompose_reduction import without_init
 from metasched.schedule.state import State
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from metasched.analysis.begun import without_init
 from metasched.analysis.block import init_reads
 from metasched.analysis.sequence import used_before_init
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
-from metasched.arith.intset import union_regions
 from metasched.arith.itermap import why_no_box
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import BufferRegion
@@ -78,6 +78,7 @@ def decompose_reduction(
                 target,
                 hint="choose the outermost reduction loop, or reorder",
             )
+    _refuse_dependent_loops(state, realize, loops[position:])
     _require_no_repetition(state, realize, untied.predicate, loops[position:])
     require_set_once(state, realize, loops[position:])
     if not state.skip_legality_checks:
@@ -144,6 +145,19 @@ def _untied(realize: BlockRealize, loops: tuple[For, ...]) -> BlockRealize:
             predicate = logical_and(predicate, condition)
     same = predicate is realize.predicate
     return realize if same else evolve(realize, predicate=predicate)
+
+
+def _refuse_dependent_loops(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
+    """Refuse a loop over results whose ends depend on a loop that the init leaves."""
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    kept = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_reduce))
+    dropped = {loop.var for loop in loops} - kept
+    for loop in loops:
+        ends = (free_vars(loop.min) | free_vars(loop.extent)) & dropped
+        if loop.var in kept and ends:
+            names = ", ".join(sorted(v.name for v in ends))
+            what = f"the ends of the loop {loop.var.name} over results depend on {names}"
+            raise state.error("dependent-bound", what, loop, hint="choose a loop below it")
 
 
 @proof
@@ -285,16 +299,6 @@ def _init_block(state: State, old: Block, iters: dict[Var, Expr]) -> Block:
 def _update_block(old: Block, name: str) -> Block:
     """The block without its init, under a new name; equal arguments give the same object."""
     return evolve(without_init(old), name=name)
-
-
-def without_init(block: Block) -> Block:
-    """The block without its init; it declares that it reads its own output."""
-    reads = {r.buffer: r for r in block.writes}
-    for region in block.reads:
-        own = reads.get(region.buffer)  # other elements of the buffer may be read as well
-        box = region.region if own is None else union_regions(own.region, region.region)
-        reads[region.buffer] = BufferRegion(region.buffer, tuple(box))
-    return evolve(block, init=None, reads=tuple(reads.values()))
 
 
 def _region(region: BufferRegion, values: dict[Var, Expr]) -> BufferRegion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from metasched.analysis.begun import without_init
 from metasched.analysis.block import loop_iter_kind
 from metasched.analysis.scope import Child
 from metasched.arith.analyzer import Analyzer
@@ -28,7 +29,6 @@ from metasched.schedule.checks import refuse_jumps, require_serial
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.block_division import fixed_domain
-from metasched.schedule.primitives.decompose_reduction import without_init
 from metasched.schedule.rebind import ranges_of, rebind
 from metasched.schedule.state import State
 
