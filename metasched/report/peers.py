@@ -20,8 +20,8 @@ from metasched.database.record import TraceFile
 from metasched.database.replay import replay
 from metasched.ir.equal import structural_hash
 from metasched.ir.op import HARDWARE, lacking, load_intrinsics
+from metasched.report.numba_peer import numba_op
 from metasched.report.onnx_ops import onnx_op
-from metasched.report.polybench.numba_peer import numba_op
 from metasched.report.polybench.scipy_ops import scipy_op
 from metasched.report.torch_peer import torch_call
 from metasched.runtime.arrays import aligned_empty

@@ -12,6 +12,7 @@ from metasched.report.peer_op import Call, PeerOp, Shape
 from metasched.report.polybench.torch_ops import POLYBENCH
 from metasched.report.torch_low import LOW
 from metasched.report.torch_ops import OPS
+from metasched.report.torch_stencils import STENCILS
 
 
 def torch_call(op: str, shape: Shape, *, compiled: bool) -> Call | None:
@@ -32,7 +33,7 @@ def torch_call(op: str, shape: Shape, *, compiled: bool) -> Call | None:
 
 def torch_op(op: str, shape: Shape, *, integers: bool) -> tuple[Any, PeerOp] | None:
     """PyTorch and the operator on the workload's inputs; None if either is missing."""
-    maker = OPS.get(op) or LOW.get(op) or POLYBENCH.get(op)
+    maker = (OPS | LOW | STENCILS | POLYBENCH).get(op)
     if maker is None:
         return None
     try:
