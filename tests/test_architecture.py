@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 4095, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        5700,
+        5830,
         "types signature values known_memory windows module emit runs arithmetic in_memory "
         "interleaved overlaps places memory tiles intrinsics vectormath.* branch ops fold "
         "division clamped_cast expressions "

@@ -270,6 +270,13 @@ def certain_loads(stmt: Stmt) -> Iterator[BufferLoad]:
             yield from certain_loads(inner)
 
 
+def loads_in_any_case(expr: Expr) -> list[BufferLoad]:
+    """The loads that each evaluation of an expression does, those of their indices, too."""
+    found = list(dict.fromkeys(_unconditional(expr)))
+    inside = [load for one in found for index in one.indices for load in loads_in_any_case(index)]
+    return list(dict.fromkeys([*found, *inside]))
+
+
 def _unconditional(expr: Expr) -> Iterator[BufferLoad]:
     if isinstance(expr, BufferLoad):
         yield expr

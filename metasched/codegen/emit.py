@@ -88,6 +88,7 @@ class Emitter:
         mask: which lanes are active, None for all.
         unfused: whether a product is rounded before it is added to something.
         known_memory: the values known to be in memory at the current place.
+        shared: the values of expressions in the current basic block, None unless they are shared.
         team: the threads that run the function together, None where one thread runs it.
         stack: the number of elements at each pointer to memory on the stack.
         loops: (continue label, break label) of the loops around, innermost last.
@@ -126,6 +127,7 @@ class Emitter:
         self.unroll_steps = 0
         self.block = "start"
         self.known_memory = KnownMemory()
+        self.shared: dict[object, Val] | None = None
         self._count = 0
 
     # -- names and lines
@@ -150,6 +152,8 @@ class Emitter:
         self.scopes[-1].lines.append(f"{name}:")
         self.block = name
         self.known_memory.clear()
+        if self.shared is not None:
+            self.shared.clear()
 
     def branch(self, target: str) -> None:
         """Jump to `target`."""
@@ -189,7 +193,30 @@ class Emitter:
 
     def value(self, expr: Expr) -> Val:
         """The value of an expression, by the rule of its node kind."""
-        return self.rules.expressions[type(expr)](self, expr)
+        rule = self.rules.expressions[type(expr)]
+        if self.shared is None:
+            return rule(self, expr)
+        key = self._shared_key(expr, self.mask)
+        if key not in self.shared:
+            value = rule(self, expr)  # which may begin another basic block
+            self.shared[key] = value
+        return self.shared[key]
+
+    def share(self, expr: Expr, mask: Val | None) -> None:
+        """Compute an expression here, and take its value under a mask, too."""
+        if self.shared is not None:
+            self.shared[self._shared_key(expr, mask)] = self.value(expr)
+
+    def _shared_key(self, expr: Expr, mask: Val | None) -> object:
+        return expr, mask and mask.text, self.unfused
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Inside the `with` body, one expression under one mask is computed once. The body stores
+        nothing that it loads, and no variable gets another value."""
+        self.shared = {}
+        yield
+        self.shared = None
 
     def statement(self, stmt: Stmt) -> None:
         """The code of a statement, by the rule of its node kind."""

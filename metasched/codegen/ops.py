@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from metasched.analysis.guarded import loads_in_any_case
 from metasched.codegen import vectormath
 from metasched.codegen.arithmetic import binary, compare, convert, negate, select
 from metasched.codegen.branch import choose
@@ -20,7 +21,7 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, INT32, INT64, DType
 from metasched.ir.expr import LT, NE, Add, Expr, IntImm, Min, Mul, StringImm, Sub, Var  # fmt: skip
 from metasched.ir.op import Call, Effect
-from metasched.ir.visit import walk_exprs
+from metasched.ir.visit import loads_of, walk_exprs
 from metasched.lower.passes.tiles import is_tile_product
 
 Rule = Callable[[Emitter, Call], Val]
@@ -29,11 +30,7 @@ Rule = Callable[[Emitter, Call], Val]
 def touches_memory(expr: Expr) -> bool:
     """Whether an expression reads memory or runs foreign code, so that it must run only where its
     value is needed."""
-    return any(
-        isinstance(node, BufferLoad)
-        or (isinstance(node, Call) and (node.op.effect is not Effect.PURE or node.op.arity is None))
-        for node in walk_exprs(expr)
-    )
+    return bool(loads_of(expr)) or _acts(expr)
 
 
 def _math(e: Emitter, node: Call) -> Val:
@@ -41,7 +38,8 @@ def _math(e: Emitter, node: Call) -> Val:
 
 
 def _if_then_else(e: Emitter, node: Call) -> Val:
-    """Evaluate the chosen side only; in a vectorized loop each side runs under its mask."""
+    """Evaluate the chosen side only; in a vectorized loop each side runs under its mask, unless it
+    loads only what the condition loads, too."""
     from_condition = e.value(node.args[0])
     a, b = node.args[1:]
     if from_condition.const is not None:
@@ -49,12 +47,27 @@ def _if_then_else(e: Emitter, node: Call) -> Val:
     if not (touches_memory(a) or touches_memory(b)):
         return select(e, from_condition, *e.same_lanes(e.value(a), e.value(b)))
     if from_condition.lanes > 1:
-        with e.masked(from_condition):
-            one = e.value(a)
-        with e.masked(negate(e, from_condition)):
-            two = e.value(b)
+        loaded = set(loads_in_any_case(node.args[0]))
+        one = _side(e, a, from_condition, loaded)
+        two = _side(e, b, negate(e, from_condition), loaded)
         return select(e, from_condition, *e.same_lanes(one, two))
     return choose(e, from_condition, lambda: e.value(a), lambda: e.value(b))
+
+
+def _side(e: Emitter, side: Expr, chosen: Val, loaded: set[BufferLoad]) -> Val:
+    """One side of a choice in lanes. A mask of its own would repeat the loads of the condition."""
+    if all(load in loaded for load in loads_of(side)) and not _acts(side):
+        return e.value(side)
+    with e.masked(chosen):
+        return e.value(side)
+
+
+def _acts(expr: Expr) -> bool:
+    """Whether an expression runs foreign code, or has an effect."""
+    return any(
+        isinstance(node, Call) and (node.op.effect is not Effect.PURE or node.op.arity is None)
+        for node in walk_exprs(expr)
+    )
 
 
 def _identity(e: Emitter, node: Call) -> Val:

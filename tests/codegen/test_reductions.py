@@ -87,3 +87,61 @@ def test_sums_of_floats_keep_their_order_without_reassoc():
     assert vectors(rows(VALUES["sum"], liberty="")) == 0
     assert vectors(rows(VALUES["sum"], "int32", liberty="")) > 0
     assert vectors(rows(VALUES["max"], liberty="")) > 0
+
+
+TOGETHER = """
+@T.prim_func
+def main(n: T.Buffer((7,), "int32"), N: T.Buffer((7, 40), "int32"), X: T.Buffer((90,), "{dtype}"),
+         W: T.Buffer((7, 40), "{dtype}"), Y: T.Buffer((7,), "{dtype}"),
+         Z: T.Buffer((7,), "{dtype}")):
+    T.func_attr({{"tir.fast_math": "{liberty}"}})
+    for i in range(7):
+        for p in range(n[i]):
+            {first}
+            {second}
+"""
+NEAR = "(X[i] - X[N[i, p]])"
+PAIRS = {
+    "sums": ("Y[i] = Y[i] + W[i, p]", "Z[i] = Z[i] + W[i, p] * W[i, p]"),
+    "extremes": ("Y[i] = T.max(Y[i], W[i, p])", "Z[i] = T.min(W[i, p], Z[i])"),
+    "gathers": (
+        f"Y[i] = Y[i] + T.if_then_else({NEAR} * {NEAR} < 9, {NEAR} * {NEAR} * {NEAR}, 0)",
+        f"Z[i] = Z[i] + T.if_then_else({NEAR} * {NEAR} < 9, {NEAR} + 2, W[i, p])",
+    ),
+    "one gather": (f"Y[i] = Y[i] + {NEAR} * {NEAR} * (W[i, p] + 1)", "pass"),
+}  # fmt: skip
+
+
+def together(name: str, dtype: str = "float32", liberty: str = "reassoc") -> str:
+    first, second = PAIRS[name]
+    return TOGETHER.format(dtype=dtype, liberty=liberty, first=first, second=second)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(list(PAIRS)), dtype=st.sampled_from(DTYPES[:4]),
+    lengths=st.lists(st.integers(-2, 40), min_size=7, max_size=7),
+)  # fmt: skip
+def test_several_results_and_gathers_are_those_of_one_iteration_after_another(name, dtype, lengths):
+    places = np.random.default_rng(0).integers(0, 90, (7, 40)).astype("int32")
+    places[np.arange(40) >= np.array(lengths)[:, None]] = 1 << 30  # what no iteration reads
+    data = [integers(shape, dtype, seed=n) for n, shape in enumerate([(90,), (7, 40), (7,), (7,)])]
+    agree(together(name, dtype), np.array(lengths, "int32"), places, *data)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_several_results_and_gathers_run_in_lanes(name):
+    assert vectors(together(name)) > 0
+    code = build(together("gathers")).llvm_ir
+    assert code.count("call <16 x float> @llvm.masked.gather") == 2  # whole vectors, and the rest
+
+
+def test_results_that_read_each_other_run_one_by_one():
+    text = together("sums").replace("W[i, p] * W[i, p]", "Y[i] * W[i, p]")
+    assert vectors(text) == 0
+    assert vectors(together("sums", liberty="")) == 0
+
+
+def test_a_gather_for_few_operations_runs_one_by_one():
+    few = "Y[i] = Y[i] + W[i, p] * X[N[i, p]]"
+    assert vectors(together("one gather").replace(PAIRS["one gather"][0], few)) == 0
