@@ -67,12 +67,12 @@ FLOORS: list[tuple[str, int, str]] = [
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
-    ("lower", 4095, "passes.* packing table cpu pipeline"),
+    ("lower", 4145, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        5830,
-        "types signature values known_memory windows module emit runs arithmetic in_memory "
-        "interleaved overlaps places memory tiles intrinsics vectormath.* branch ops fold "
+        6005,
+        "types signature values known_memory windows module emit exchange runs arithmetic in_memory "
+        "interleaved columns overlaps places memory tiles intrinsics vectormath.* branch ops fold "
         "division clamped_cast expressions "
         "barrier parallel team transpose scan chunks reductions compaction copies shifted ahead "
         "rare squares separate_steps loops statements parameters function elf compile openmp load "

@@ -55,6 +55,16 @@ def mangle(dtype: DType, lanes: int) -> str:
     return f"v{lanes}{names.get(element, element)}"
 
 
+def load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
+    """Load neighbours from a pointer on, in memory form; zero where `mask` does not hold."""
+    kind = memory_type(dtype, mask.lanes)
+    name = f"llvm.masked.load.{mangle(dtype, mask.lanes)}.p0"
+    e.module.declare(name, f"{kind} @{name}(ptr, {mask.type}, {kind})")
+    address = f"ptr align {dtype.bytes} {pointer.text}"
+    text = f"call {kind} @{name}({address}, {mask.typed}, {kind} zeroinitializer)"
+    return e.inline(text, dtype, mask.lanes)
+
+
 def store_masked(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) -> None:
     """Store neighbours from a pointer on, in the lanes where `mask` holds."""
     lanes = value.lanes

@@ -32,11 +32,13 @@ Lanes = tuple[Val, dict[int, int]]
 """A vector in memory form, and where the vector holds each lane of a result."""
 
 
-def stride_of(address: Linear, lane: Var) -> int:
-    """The distance of lanes that are shuffled; 0 for other addresses."""
-    step = address.terms.get(lane, 0)
-    alone = all(a is lane or lane not in free_vars(a) for a in address.terms)
-    return step if alone and 1 < step <= SHUFFLED else 0
+def step_of(e: Emitter, address: Linear) -> int:
+    """The distance of lanes; 0 where no constant says it."""
+    assert e.lane is not None
+    lane = e.lane.var
+    others = [v for a in address.terms if a is not lane for v in free_vars(a)]
+    same = all(v is not lane and (v not in e.env or e.env[v].lanes == 1) for v in others)
+    return address.terms.get(lane, 0) if same else 0
 
 
 def room(e: Emitter, buffer: Buffer, address: Linear, stride: int) -> tuple[int, int]:
@@ -46,10 +48,10 @@ def room(e: Emitter, buffer: Buffer, address: Linear, stride: int) -> tuple[int,
     None before where the loop stores the buffer: a vector that holds elements just stored, lane by
     lane, waits until they are in the cache.
     """
-    low, high = _certain_span(e, buffer, address)
+    low, high = _span(certain_places(e, buffer, address))
     if not low <= address.const <= high:
         return 0, 0
-    if _stored(e, buffer):
+    if stores(e, buffer):
         return 0, min(stride - 1, high - address.const)
     before = (address.const - low) % stride
     return before, min(stride - 1 - before, high - address.const)
@@ -59,36 +61,39 @@ def certain(e: Emitter, buffer: Buffer, index: Expr) -> bool:
     """Whether each lane of a load lies between elements that other loads read in any case, so that
     the lane needs no mask."""
     address = linear_address(index)
-    low, high = _certain_span(e, buffer, address)
+    low, high = _span(certain_places(e, buffer, address))
     return low <= address.const <= high
 
 
-def _certain_span(e: Emitter, buffer: Buffer, address: Linear) -> tuple[int, int]:
-    """The least and largest constant in the addresses of loads of the vectorized loop that are
-    always executed, and whose addresses differ by the constant only; (1, 0) if there are none."""
+def _span(places: Sequence[int]) -> tuple[int, int]:
+    return (places[0], places[-1]) if places else (1, 0)
+
+
+def certain_places(e: Emitter, buffer: Buffer, address: Linear) -> Sequence[int]:
+    """The constants, in order, in the addresses of loads of the vectorized loop that are always
+    executed, and whose addresses differ from `address` by the constant only."""
     if e.lane is None or e.lane.body is None:
-        return 1, 0
+        return ()
     body = e.lane.body
     if (name := ("certain loads", e.lane.var)) not in body.facts:
-        found: dict[object, tuple[int, int]] = {}
+        found: dict[object, set[int]] = {}
         for load in certain_loads(body):
             if len(load.indices) == 1 and load.predicate is None and load.dtype.lanes == 1:
                 own = linear_address(load.indices[0])
                 key = load.buffer.data, frozenset(own.terms.items())
-                low, high = found.get(key, (own.const, own.const))
-                found[key] = min(low, own.const), max(high, own.const)
-        body.facts[name] = found
+                found.setdefault(key, set()).add(own.const)
+        body.facts[name] = {key: tuple(sorted(places)) for key, places in found.items()}
     if any(a is not e.lane.var and _varies(a, e.lane.var) for a in address.terms):
-        return 1, 0
+        return ()
     key = buffer.data, frozenset(address.terms.items())
-    return body.facts[name].get(key, (1, 0))  # type: ignore[no-any-return]
+    return body.facts[name].get(key, ())  # type: ignore[no-any-return]
 
 
-def _stored(e: Emitter, buffer: Buffer) -> bool:
+def stores(e: Emitter, buffer: Buffer) -> bool:
     """Whether the vectorized loop stores a buffer."""
     assert e.lane is not None and e.lane.body is not None  # it has loads
-    stores = (s for s in walk_stmts(e.lane.body) if isinstance(s, BufferStore))
-    return any(s.buffer.data is buffer.data for s in stores)
+    found = (s for s in walk_stmts(e.lane.body) if isinstance(s, BufferStore))
+    return any(s.buffer.data is buffer.data for s in found)
 
 
 def _loaded(e: Emitter, buffer: Buffer) -> bool:
@@ -157,7 +162,9 @@ def together(e: Emitter, items: Sequence[Stmt], at: int) -> list[BufferStore]:
     first = items[at]
     if e.lane is None or e.mask is not None or not isinstance(first, BufferStore):
         return []
-    stride = stride_of(linear_address(first.indices[0]), e.lane.var)
+    stride = step_of(e, linear_address(first.indices[0]))
+    if stride > SHUFFLED:
+        return []
     stores = [s for s in items[at : at + stride] if isinstance(s, BufferStore)]
     places = {}
     for one in stores:

@@ -19,19 +19,28 @@ LATE = 4
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """`lanes` elements of the memory of `data` from `base` (a register) + `offset` elements."""
+    """`lanes` elements of the memory of `data` from `base` (a register) + `offset` elements on,
+    `stride` elements apart."""
 
     data: Var
     dtype: DType
     base: str
     offset: int
     lanes: int
+    stride: int = 1
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last element."""
+        return self.offset + (self.lanes - 1) * self.stride + 1
 
     def overlaps(self, other: Spot) -> bool:
         """Whether two spots may share an element; spots with different base registers may."""
         if self.base != other.base or self.dtype is not other.dtype:
             return True
-        return self.offset < other.offset + other.lanes and other.offset < self.offset + self.lanes
+        if self.stride == other.stride and (self.offset - other.offset) % self.stride:
+            return False
+        return self.offset < other.end and other.offset < self.end
 
 
 @dataclass(slots=True)

@@ -8,15 +8,26 @@ from dataclasses import replace
 from functools import partial
 
 from metasched.analysis.access import SHUFFLED
+from metasched.arith.affine import linear_address
+from metasched.arith.linear import Linear
 from metasched.codegen.arithmetic import binary, compare, convert, select
+from metasched.codegen.columns import load_columns, store_columns
 from metasched.codegen.emit import Emitter, Lane
-from metasched.codegen.in_memory import from_memory, mangle, store_masked, to_memory
+from metasched.codegen.in_memory import (
+    from_memory,
+    load_masked,
+    mangle,
+    store_masked,
+    to_memory,
+)
 from metasched.codegen.interleaved import (
     certain,
+    certain_places,
     interleaved,
     picked_apart,
     spreads,
     store_apart,
+    stores,
 )
 from metasched.codegen.known_memory import Spot
 from metasched.codegen.overlaps import ends_around, shuffled
@@ -51,6 +62,8 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
             return value
         mask, value = e.same_lanes(mask, value)
         return select(e, mask, value, literal(0, value.dtype, value.lanes))
+    if mask is None and where.apart is not None:
+        return _load_spot_apart(e, buffer, linear_address(index), where, where.apart)
     e.known_memory.touched(buffer.data, written=False)
     if where.lanes == 1:
         if mask is not None and mask.lanes > 1:
@@ -62,7 +75,7 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
     if where.indices is None and where.stride == 1:
         if mask is None:
             return _load_vector(e, buffer.dtype, where.pointer, where.lanes)
-        return _load_masked(e, buffer.dtype, where.pointer, mask)
+        return from_memory(e, load_masked(e, buffer.dtype, where.pointer, mask))
     if where.indices is None and where.stride == 0:
         return e.widen(_load_vector(e, buffer.dtype, where.pointer, 1), where.lanes)
     if where.indices is None and (mask is None or where.stride == -1):
@@ -98,6 +111,26 @@ def _moved(e: Emitter, where: Place, spot: Spot, by: int) -> tuple[Place, Spot]:
     return replace(where, pointer=pointer), replace(spot, offset=offset)
 
 
+def _load_spot_apart(e: Emitter, buffer: Buffer, form: Linear, where: Place, spot: Spot) -> Val:
+    """Load lanes more than `SHUFFLED` elements apart, unless their values are known."""
+    value = e.known_memory.find(spot)
+    if value is not None:
+        return value
+    e.known_memory.touched(buffer.data, written=False)
+    before, here = spot.offset - form.const, form.const
+
+    def pointer(column: int) -> Val:
+        return address(e, where.origin or where.pointer, spot.dtype, None, before + column)
+
+    columns = () if stores(e, buffer) else certain_places(e, buffer, form)
+    found = load_columns(e, spot.dtype, spot.lanes, spot.stride, here, columns, pointer)
+    if not found:
+        found = {here: _load_lanes(e, spot.dtype, where, None)}
+    for column, value in found.items():
+        e.known_memory.loaded(replace(spot, offset=before + column), value)
+    return found[here]
+
+
 def _load_vector(e: Emitter, dtype: DType, pointer: Val, lanes: int) -> Val:
     kind = memory_type(dtype, lanes)
     text = f"load {kind}, ptr {pointer.text}, align {dtype.bytes}"
@@ -124,17 +157,6 @@ def _load_any(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
     return _load_where(e, dtype, pointer, e.intrinsic(name, BOOL, 1, mask))
 
 
-def _load_masked(e: Emitter, dtype: DType, pointer: Val, mask: Val) -> Val:
-    kind = memory_type(dtype, mask.lanes)
-    name = f"llvm.masked.load.{mangle(dtype, mask.lanes)}.p0"
-    e.module.declare(name, f"{kind} @{name}(ptr, {mask.type}, {kind})")
-    text = (
-        f"call {kind} @{name}(ptr align {dtype.bytes} {pointer.text}, {mask.typed}, "
-        f"{kind} zeroinitializer)"
-    )
-    return from_memory(e, e.inline(text, dtype, mask.lanes))
-
-
 def _load_clamped(
     e: Emitter, buffer: Buffer, lane: Lane, index: Expr, kind: type[Min | Max], limit: Expr
 ) -> Val:
@@ -148,7 +170,7 @@ def _load_clamped(
     e.known_memory.touched(buffer.data, written=False)
     mask = compare(e, LE if kind is Min else GE, lane_offsets(e, lanes), left)
     edge = address(e, where.pointer, buffer.dtype, binary(e, kind, left, last), 0)
-    value = _load_masked(e, buffer.dtype, where.pointer, mask)
+    value = from_memory(e, load_masked(e, buffer.dtype, where.pointer, mask))
     return select(e, mask, value, _load_vector(e, buffer.dtype, edge, 1))
 
 
@@ -161,7 +183,7 @@ def _load_lanes(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val
         if mask is None:
             value = _load_vector(e, dtype, first, where.lanes)
         else:
-            value = _load_masked(e, dtype, first, _reversed(e, mask))
+            value = from_memory(e, load_masked(e, dtype, first, _reversed(e, mask)))
         return _reversed(e, value)
     if 1 < where.stride <= SHUFFLED and where.lanes > where.stride:
         return _load_apart(e, dtype, where)
@@ -298,6 +320,10 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
             # LLVM keeps memory in registers only where it is loaded and stored without masks.
             value = select(e, mask, value, _load_spot(e, where, where.spot))
             mask = None
+    if mask is None and where.apart is not None:
+        line = "\n".join(_stores_apart(e, value, where))
+        e.known_memory.stored(where.apart, value, e.scopes[-1].lines, line)
+        return
     if mask is None and where.spot is not None:
         line = f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}"
         e.known_memory.stored(where.spot, value, e.scopes[-1].lines, line)
@@ -316,25 +342,43 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
             e, dtype, value, mask, where.stride, partial(address, e, where.pointer, dtype, None)
         )
     elif mask is None and where.indices is None:
-        for i in range(where.lanes):
-            pointer = address(e, where.pointer, dtype, None, i * where.stride)
-            one = to_memory(e, e.extract(value, i))
-            e.line(f"store {one}, ptr {pointer.text}, align {dtype.bytes}")
+        for line in _stores_apart(e, value, where):
+            e.line(line)
     else:
         _scatter(e, dtype, where, value, mask)
 
 
-def store_together(e: Emitter, stores: Sequence[BufferStore]) -> None:
-    """Store lanes that fill memory without gaps (see `interleaved.together`)."""
-    buffer = stores[0].buffer
-    values = [e.value(one.value) for one in stores]
-    where = place_of(e, buffer, stores[0].indices[0])
+def _stores_apart(e: Emitter, value: Val, where: Place) -> list[str]:
+    """A store for each lane."""
+    lines = []
+    for i in range(where.lanes):
+        pointer = address(e, where.pointer, value.dtype, None, i * where.stride)
+        one = to_memory(e, e.extract(value, i))
+        lines.append(f"store {one}, ptr {pointer.text}, align {value.dtype.bytes}")
+    return lines
+
+
+def store_together(e: Emitter, items: Sequence[BufferStore]) -> None:
+    """Store lanes that fill memory without gaps (see `interleaved.together`), or neighbours in rows
+    (see `columns.stores_of_columns`)."""
+    buffer = items[0].buffer
+    values = [e.value(one.value) for one in items]
+    where = place_of(e, buffer, items[0].indices[0])
     e.known_memory.touched(buffer.data, written=True)
     kind = memory_type(buffer.dtype, where.lanes)
     names = [to_memory(e, e.widen(v, where.lanes)).removeprefix(f"{kind} ") for v in values]
-    vectors = interleaved(e, [Val(name, buffer.dtype, where.lanes) for name in names])
-    whole = memory_type(buffer.dtype, vectors.lanes)
-    e.line(f"store {whole} {vectors.text}, ptr {where.pointer.text}, align {buffer.dtype.bytes}")
+    vectors = [Val(name, buffer.dtype, where.lanes) for name in names]
+    if where.stride > SHUFFLED:
+        first, *_ = columns = [linear_address(one.indices[0]).const for one in items]
+
+        def pointer(column: int) -> Val:
+            return address(e, where.pointer, buffer.dtype, None, column - first)
+
+        store_columns(e, buffer, columns, vectors, where.stride, pointer)
+        return
+    joined = interleaved(e, vectors)
+    whole = memory_type(buffer.dtype, joined.lanes)
+    e.line(f"store {whole} {joined.text}, ptr {where.pointer.text}, align {buffer.dtype.bytes}")
 
 
 def _store_where(e: Emitter, dtype: DType, pointer: Val, value: Val, mask: Val) -> None:

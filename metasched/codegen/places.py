@@ -4,8 +4,9 @@ lanes of a vectorized loop lie side by side, a stride apart, or at places of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary
 from metasched.codegen.emit import Emitter
@@ -28,8 +29,9 @@ class Place:
     If `indices` is given, the lanes lie at these offsets from `pointer` instead. If `runs` is
     given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers. If
     `near` is given, it holds all offsets, which lie close together in each register of lanes.
-    `spot` names the memory of a scalar or contiguous access. A strided access begins `offset`
-    elements behind `origin`; `around` is how many elements before and behind it may be read.
+    `spot` names the memory of a scalar or contiguous access, and `apart` that of lanes more than
+    `SHUFFLED` elements apart. A strided access begins `offset` elements behind `origin`; `around`
+    is how many elements before and behind it may be read.
     """
 
     pointer: Val
@@ -42,6 +44,7 @@ class Place:
     origin: Val | None = None
     offset: int = 0
     around: tuple[int, int] = (0, 0)
+    apart: Spot | None = None
 
 
 def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
@@ -87,6 +90,9 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
     if lane_step in (0, 1):
         return Place(pointer, lanes, lane_step, None, spot, origin=start)
+    if lane_step > SHUFFLED:
+        apart = replace(spot, stride=lane_step)
+        return Place(pointer, lanes, lane_step, origin=start, offset=constant, apart=apart)
     around = room(e, buffer, form, lane_step)
     return Place(pointer, lanes, lane_step, origin=start, offset=constant, around=around)
 

@@ -19,10 +19,10 @@ from metasched.analysis.access import STEPS
 from metasched.codegen.arithmetic import binary, compare, select
 from metasched.codegen.chunks import loop_over_chunks
 from metasched.codegen.emit import Emitter, Lane, SerialLoop
+from metasched.codegen.exchange import exchanged
 from metasched.codegen.in_memory import from_memory
 from metasched.codegen.memory import pointers
 from metasched.codegen.places import lane_offsets, place_of
-from metasched.codegen.transpose import exchanged
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad

@@ -7,6 +7,7 @@ from typing import Any
 
 from metasched.codegen.arithmetic import binary, convert, negate
 from metasched.codegen.chunks import Chunk, emit_chunk
+from metasched.codegen.columns import stores_of_columns
 from metasched.codegen.emit import Emitter
 from metasched.codegen.expressions import flat_index
 from metasched.codegen.interleaved import together
@@ -49,7 +50,7 @@ _STACK_FUNCTION = 256 << 10
 def _seq(e: Emitter, node: SeqStmt) -> None:
     done = 0
     while done < len(node.items):
-        stores = together(e, node.items, done)
+        stores = together(e, node.items, done) or stores_of_columns(e, node.items, done)
         if stores:
             store_together(e, stores)
         else:

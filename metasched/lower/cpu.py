@@ -14,6 +14,7 @@ from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.lane_copies import copies_for_lanes
 from metasched.lower.passes.lane_loops import lane_loops
+from metasched.lower.passes.lane_rows import copy_rows
 from metasched.lower.passes.match_buffers import lower_match_buffers
 from metasched.lower.passes.narrow import narrow_comparisons
 from metasched.lower.passes.narrow_values import narrow_values
@@ -71,6 +72,7 @@ _CPU = Pipeline(
         (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
         (lanes_around_walks, "earlier passes read nests as they are written"),
         (lane_loops, "earlier passes read loops and variables as they are written"),
+        (copy_rows, "earlier passes read loops as they are written"),
         (shift_by_powers, "earlier passes read quotients and remainders"),
         (unroll_short_loops, "loops that earlier passes turn into vectors stay whole"),
     ),
