@@ -25,10 +25,10 @@ from metasched.space.loop_kinds import (
     decompose_init,
     distribute_and_spread,
     distribute_and_vectorize,
-    merge_vectors,
     several_outputs,
     undo_to,
 )
+from metasched.space.merging import merge_vectors
 from metasched.space.own_loops import has_own_loops, lanes_of, suits_lanes
 from metasched.space.strides import has_vectors
 from metasched.target import Target, cpu_of
@@ -68,6 +68,12 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
         if several and (reduces or not has_vectors(child.block)):
             sch.decompose_outputs(sch.get_block(child.block.name, func))
 
+    def merged(child: Child) -> None:
+        scope = sch.state.scope(child.realize)
+        position = [c.token for c in scope.realizes].index(child.token)
+        if position:
+            merge_vectors(sch, scope.realizes[position - 1], child, func)
+
     def whole_iterations(child: Child) -> None:
         if all(loop.kind is not ForKind.VECTORIZED for loop in child.loops):
             found = lane_loop(sch.state.scope(child.realize), child)
@@ -76,7 +82,9 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
                 found = lane_loop(sch.state.scope(child.realize), child)
             if found is not None:
                 bits = lane_bits(sch.state.scope(child.realize), found[0])
-                run_in_lanes(sch, child.token, cpu_of(target).vector_bits // bits, func)
+                lanes = cpu_of(target).vector_bits // bits
+                if run_in_lanes(sch, child.token, lanes, func):
+                    merged(child_of(sch, child.token))
 
     def threads(child: Child) -> None:
         if target.num_cores > 1:
@@ -85,12 +93,6 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
     def init(child: Child) -> None:
         if child.block.init is not None:
             decompose_init(sch, child.realize, func)
-
-    def merged(child: Child) -> None:
-        scope = sch.state.scope(child.realize)
-        position = [c.token for c in scope.realizes].index(child.token)
-        if position:
-            merge_vectors(sch, scope.realizes[position - 1], child, func)
 
     for step in (outputs, vectors, merged, whole_iterations, threads, init):
         for child in list(Scope.of(sch.mod[name].root).realizes):

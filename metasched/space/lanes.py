@@ -11,30 +11,40 @@ iterations are independent, so each lane of a vector can run one (as ispc does, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import prod
 
-from metasched.analysis.access import SHUFFLED, accesses, stride_of
+from metasched.analysis.access import SHUFFLED, accesses, stride_of, strides
 from metasched.analysis.block import is_leaf, loop_iter_kind
+from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.analysis.sequence import statement_blocks
+from metasched.arith.affine import interval
+from metasched.arith.bounds import Interval
 from metasched.errors import ScheduleError
-from metasched.ir.buffer import Buffer
-from metasched.ir.expr import as_int
-from metasched.ir.stmt import BlockToken, For, ForKind, IterKind, While
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.expr import Var, as_int
+from metasched.ir.op import Call
+from metasched.ir.stmt import Block, BlockToken, BufferStore, For, ForKind, IterKind, While
 from metasched.ir.visit import free_vars, walk_stmts
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
-from metasched.space.strides import has_walks, walks
+from metasched.space.strides import arithmetic, contiguous, has_walks, walks
 
 COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
 UNROLLED = 256
 """Loops that address copies are unrolled to at most this many iterations."""
+LONGEST = 64
+"""The most elements between lanes that lie in rows."""
+SIDE = 8
+"""The most iterations of a loop over a small matrix, and the fewest of one that has vectors."""
+WORD = 32
+"""The bits of the narrowest elements that are exchanged between rows and vectors."""
 MOST = 1 << 20
 """The most elements of a temporary buffer with a copy for each iteration of a loop."""
 
@@ -45,7 +55,7 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
     Gives the loop and this memory. There need be no memory if several statements share the loop and
     lanes walk along memory, which the statements then load once. The accesses of other memory are
     contiguous, or reach at most `SHUFFLED` elements apart, or one element for all lanes; or each
-    lane walks along memory.
+    lane walks along memory. Or lanes lie in short rows, with which the iterations compute much.
     """
     for loop in reversed(child.loops):
         under = scope.under(loop)
@@ -54,9 +64,63 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
             if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
         ]  # fmt: skip
         together = len(under) > 1 and any(has_walks(c.block) for c in under)
-        if (private or together) and _fits(scope, loop, under, private):
+        rows = in_rows(under, loop)
+        if (private or together or rows) and _fits(scope, loop, under, private, rows):
             return loop, private
     return None
+
+
+def in_rows(under: Sequence[Child], loop: For) -> bool:
+    """Whether lanes along a loop lie in short rows of memory (see `codegen.columns`), and an
+    iteration computes at least one operation for each element: on a Zen 4 the exchanges that turn
+    rows into vectors then pay."""
+    if any(
+        (as_int(other.extent) or SIDE) >= SIDE and contiguous(child, other)
+        for child in under
+        for other in child.loops[: child.loops.index(loop)]
+    ):
+        return False
+    if all(_pads(child.block) for child in under):
+        return False
+    moved: dict[tuple[Buffer, bool], int] = {}
+    work = total = 0
+    for child in under:
+        inner = child.loops[child.loops.index(loop) + 1 :]
+        times = _times(inner, loop_ranges(child.loops))
+        if times is None:
+            return False
+        total += times
+        work += times * arithmetic(child.block, loop.var, child.realize.bindings)
+        for access, move in strides(child, loop):
+            if move is None or not -1 <= move <= LONGEST:
+                return False
+            if move > SHUFFLED:
+                if access.buffer.dtype.bits < WORD:
+                    return False
+                key = access.buffer, access.is_write
+                moved[key] = min(move, moved.get(key, 0) + times)
+    wide = max(moved.values(), default=0) > SHUFFLED
+    return wide and total <= UNROLLED and work >= sum(moved.values())
+
+
+def _pads(block: Block) -> bool:
+    """Whether a block stores an element unchanged, or under a condition."""
+    value = block.body.value if isinstance(block.body, BufferStore) else None
+    if isinstance(value, Call) and value.op.name == "if_then_else":
+        value = value.args[1]
+    return isinstance(value, BufferLoad)
+
+
+def _times(loops: Sequence[For], ranges: Mapping[Var, Interval]) -> int | None:
+    """How often short loops run their body, half as often where an extent depends on loops around;
+    None for other loops."""
+    times = 1
+    for loop in loops:
+        most = interval(loop.extent, ranges)[1]
+        if loop.kind is not ForKind.SERIAL or loop.annotations or most > SIDE:
+            return None
+        times *= int(most) if as_int(loop.extent) is not None else max(1, int(most) // 2 + 1)
+    return times
 
 
 def lane_bits(scope: Scope, loop: For) -> int:
@@ -120,7 +184,7 @@ def _part(sch: Schedule, scope: Scope, child: Child, depth: int, func: str | Non
     sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[depth], parts)
 
 
-def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) -> bool:
+def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer], rows: bool) -> bool:
     if loop.kind is not ForKind.SERIAL or loop.annotations:
         return False
     if any(_elements(b) > COPIES for b in private):
@@ -136,7 +200,7 @@ def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer]) ->
             return False
         if any(isinstance(s, While) for s in walk_stmts(child.block.body)):
             return False
-        if not _near(child, loop, private):
+        if not rows and not _near(child, loop, private):
             return False
         memory = {*private, *child.block.alloc_buffers}
         stored = stored or any(a.is_write and a.buffer not in memory for a in accesses(child.block))
@@ -202,14 +266,23 @@ def _apply(
         sch.expand_buffer(one, place, sch.get_loops(one)[depth + 1])
         if _elements(buffer) > 1:
             sch.transform_layout(one, ("write", place), lambda first, *rest: (*rest, first))
+    rows = in_rows(scope.under(loop), loop)
     for token in tokens:
-        _unroll(sch, token, depth + 2, old, block(token))
+        _unroll(sch, token, depth + 2, None if rows else old, block(token))
     sch.vectorize(sch.get_loops(block(child.token))[depth + 1])
 
 
-def _unroll(sch: Schedule, token: BlockToken, depth: int, old: set[Buffer], block: BlockRV) -> None:
-    """Unroll the loops inside a lane that address a new buffer, the innermost first."""
+def _unroll(
+    sch: Schedule, token: BlockToken, depth: int, old: set[Buffer] | None, block: BlockRV
+) -> None:
+    """Unroll the loops inside a lane that address a new buffer, the innermost first; all loops if
+    no old buffers are given."""
     child = child_of(sch, token)
+    if old is None:
+        for position in range(depth, len(child.loops)):
+            if child.loops[position].kind is ForKind.SERIAL:
+                sch.unroll(sch.get_loops(block)[position])
+        return
     copies = set(sch.state.scope(child.realize).block.alloc_buffers) - old
     handles, total = sch.get_loops(block), 1
     found = [a for a in accesses(child.block) if a.buffer in copies]

@@ -30,7 +30,7 @@ from metasched.ir.stmt import (
     Stmt,
     fact,
 )
-from metasched.ir.visit import free_vars, reads_memory, substitute, walk
+from metasched.ir.visit import free_vars, reads_memory, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous, walking
@@ -236,50 +236,6 @@ def _lanes(
     if loop_iter_kind(loop, (child,)) is IterKind.REDUCE or not fits(child, loop):
         return 1
     return min(extent, width)
-
-
-def merge_vectors(sch: Schedule, first: Child, second: Child, func: str | None = None) -> bool:
-    """Merge the nests of two vectorized blocks that touch the same buffer, so that the second block
-    finds the elements in registers.
-
-    Their loops run equally often. Either neither block reduces, or both reduce along the same loops
-    and call a function of the same values, as the exp of a weighted sum and of the sum of its
-    weights. Returns whether the nests were merged; otherwise the schedule is unchanged.
-    """
-    nests = [[(loop.kind, as_int(loop.extent)) for loop in c.loops] for c in (first, second)]
-    *around, last = nests[0] or [(ForKind.SERIAL, None)]
-    plain = all(kind is ForKind.SERIAL and extent is not None for kind, extent in around)
-    if nests[0] != nests[1] or not around or not plain or last[0] is not ForKind.VECTORIZED:
-        return False
-    touched = [{r.buffer for r in (*c.block.reads, *c.block.writes)} for c in (first, second)]
-    spatial = all(v.is_spatial for c in (first, second) for v in c.block.iter_vars)
-    if touched[0].isdisjoint(touched[1]) or not (spatial or _reduce_alike(first, second)):
-        return False
-    before = len(sch.trace)
-    try:
-        sch.merge(*(sch.get_loops(sch.get_block(c.block.name, func))[-2] for c in (first, second)))
-        return True
-    except ScheduleError:
-        undo_to(sch, before)
-        return False
-
-
-def _reduce_alike(first: Child, second: Child) -> bool:
-    """Whether two blocks reduce along the same loops and call a function of the same values."""
-    kinds = [[loop_iter_kind(loop, (c,)) for loop in c.loops] for c in (first, second)]
-    plain = {IterKind.SPATIAL, IterKind.REDUCE}.issuperset(kinds[0])
-    if kinds[0] != kinds[1] or IterKind.REDUCE not in kinds[0] or not plain:
-        return False
-    same = {b.var: a.var for a, b in zip(first.loops, second.loops, strict=True)}
-    calls = [
-        {
-            substitute(substitute(x, c.realize.bindings), same)
-            for x in walk(c.block.body)
-            if isinstance(x, Call) and x.op.name not in ("if_then_else", "abs")
-        }
-        for c in (first, second)
-    ]
-    return not calls[0].isdisjoint(calls[1])
 
 
 def steps(stmt: Stmt, ranges: Mapping[Var, Interval] | None = None, *, lanes: bool = True) -> int:

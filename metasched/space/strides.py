@@ -190,7 +190,7 @@ def _in_vectors(
         bool(stores)
         and all(s is None or -1 <= s <= SHUFFLED for _, s in loads)
         and all(s is not None and _fills(a, s, [b for b, _ in gaps]) for a, s in gaps)
-        and _arithmetic(block, var, bindings) >= GATHER * len(_scattered(moves, var, bindings))
+        and arithmetic(block, var, bindings) >= GATHER * len(_scattered(moves, var, bindings))
     )
 
 
@@ -202,7 +202,7 @@ def _scattered(
     return [a for a in loads if not _near(a, var, bindings)]
 
 
-def _arithmetic(block: Block, var: Var, bindings: Mapping[Var, Expr]) -> int:
+def arithmetic(block: Block, var: Var, bindings: Mapping[Var, Expr]) -> int:
     """How many operations of a block compute another value for each lane along `var`."""
     moving = {v for v, value in bindings.items() if var in free_vars(value)} or {var}
     found: set[Expr] = set()
