@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import accumulate
 from math import gcd
 
 from metasched.cost.index_stride import LANES
 from metasched.cost.summary import Loop, TouchedBuffer
 from metasched.target.machine import MachineModel
+
+_RUNS = 256
 
 
 class Memory:
@@ -133,8 +137,31 @@ class Footprint:
         ):
             count = min(have, limit)
             if count > 1 and stride >= apart:
-                met *= max(1.0, count * gcd(stride * size, way) / way)
+                met *= _in_one_set(count, stride * size, apart * size, way, self._line)
         return max(met, self.lines(depth) * self._line / way)
+
+
+@lru_cache(maxsize=1 << 16)
+def _in_one_set(count: int, stride: int, run: int, way: int, line: int) -> float:
+    """How many of `count` runs of memory have a line in the fullest set of a cache. The first _RUNS
+    runs stand for all.
+
+    Args:
+        stride, run, way, line: the bytes between two runs, of a run, of a cache way, of a line.
+    """
+    sets = way // line
+    if run >= way:
+        return max(1.0, count * gcd(stride, way) / way)
+    load = [0] * (sets + 1)
+    for n in range(min(count, _RUNS)):
+        start = n * stride % way
+        first, last = start // line, (start + run - 1) // line
+        load[first] += 1
+        load[min(last + 1, sets)] -= 1
+        if last >= sets:  # the run goes on at the first set
+            load[0] += 1
+            load[last + 1 - sets] -= 1
+    return max(accumulate(load[:sets])) * max(1.0, count / _RUNS)
 
 
 def _box(widths: list[int], limits: list[int]) -> tuple[int, int]:

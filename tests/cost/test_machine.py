@@ -511,6 +511,26 @@ def test_prefetched_rows_cost_no_page_or_cache_set_conflicts():
     assert near["block.runs"] == far["block.runs"]  # a block of one step has one row of B
 
 
+def test_rows_nearly_a_page_apart_do_not_stay_in_the_cache():
+    """Rows of 1,026 columns begin 8 bytes behind the cache set of the row before; of 1,016 columns,
+    32 bytes before the set, so that few rows meet."""
+
+    def rows_held(columns: int) -> float:
+        @T.prim_func
+        def copy(A: T.Buffer((64, columns), "float32"), B: T.Buffer((64, columns), "float32")):
+            for i, j in T.grid(4, 32):
+                for r in T.unroll(16):
+                    for v in T.vectorized(16):
+                        with T.block("B"):
+                            vi = T.axis.spatial(64, i * 16 + r)
+                            vj = T.axis.spatial(512, j * 16 + v)
+                            B[vi, vj] = A[vi, vj]
+
+        return machine(IRModule.of(copy))["block.near_runs"]
+
+    assert [rows_held(n) for n in (1024, 1026, 1016, 1000)] == [1.0, 1.0, 5.0, 5.0]
+
+
 def test_conditions_around_a_store_are_counted():
     guarded = machine(row_sums(kind="u", guard=lambda k: compare(LT, k, as_expr(60))))
     assert (guarded["block.guards"], machine(row_sums())["block.guards"]) == (1.0, 0.0)
