@@ -8,7 +8,8 @@ The init of a block runs where all reduce iterators are at their minimum. In
 
 that is the row 0 alone; all other rows go on from what the memory held. Analyses and edits take a
 block with an init to set its results first. So such an init becomes a condition in the body of its
-block, or is dropped where it never runs.
+block, whose reduce iterators become opaque because their order counts. An init that never runs is
+dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,18 @@ from metasched.ir.expr import (
     logical_not,
 )
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import Block, BlockRealize, For, IfThenElse, Stmt, evolve, fact, seq
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    For,
+    IfThenElse,
+    IterKind,
+    IterVar,
+    Stmt,
+    evolve,
+    fact,
+    seq,
+)
 from metasched.ir.visit import free_vars, map_body, substitute
 
 Values = Mapping[Var, Expr]
@@ -99,7 +111,10 @@ def _begin_block(realize: BlockRealize, loops: tuple[For, ...], values: Values) 
     reads = {r.buffer: r for r in without_init(block).reads}
     for region in init_reads(block):
         reads.setdefault(region.buffer, region)
-    return evolve(realize, block=evolve(with_init_in_body(block), reads=tuple(reads.values())))
+    made = with_init_in_body(block)
+    kinds = ((v, IterKind.OPAQUE if v.is_reduce else v.kind) for v in made.iter_vars)
+    iters = tuple(IterVar(v.var, v.dom, kind) for v, kind in kinds)
+    return evolve(realize, block=evolve(made, iter_vars=iters, reads=tuple(reads.values())))
 
 
 def _runs_init(realize: BlockRealize, loops: tuple[For, ...], values: Values) -> bool | None:

@@ -134,6 +134,26 @@ def test_digits_of_one_loop_begin() -> None:
     assert begin_reductions(sch.func) is sch.func
 
 
+def test_the_order_of_a_reduction_with_a_condition_is_kept() -> None:
+    text = """
+@T.prim_func
+def again(C: T.Buffer((1,), "float32")):
+    for t in range(3):
+        for u in range(2):
+            for k in range(T.max(t - 1, 0), 3):
+                with T.block("C"):
+                    vk = T.axis.reduce(3, k)
+                    with T.init():
+                        C[0] = T.float32(0)
+                    C[0] = C[0] + T.float32(1)
+"""
+    func = parse(text)
+    assert isinstance(func, PrimFunc)
+    sch = Schedule(func)
+    t, u, _ = sch.get_loops("C")
+    check_refused(sch, lambda: sch.reorder(u, t), "reversed-dependence", "t")
+
+
 BAND = """
 @T.prim_func
 def band(B: T.Buffer((5, 5), "int32"), C: T.Buffer((5,), "int32")):
