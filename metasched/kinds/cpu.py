@@ -51,6 +51,7 @@ from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.separate_windows import SeparateWindows
+from metasched.space.modules.step_over_zeros import StepOverZeros
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.time_tiling import TimeTiling
 from metasched.space.modules.transposition import TileTransposition
@@ -67,7 +68,8 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
     The order carries meaning: distribution comes first, because tiling needs a nest for each block;
-    whole iterations in lanes are offered for what it left together;
+    whole iterations in lanes are offered for what it left together; zeros between inputs are
+    stepped over before inlining hides the stage that holds them;
     inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
     keeps the stages that inlining would compute anew for each neighbour; fusing
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
@@ -84,6 +86,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         RowElimination(cpu.num_cores),
         BlockedElimination(bits, cpu.vector_registers, cpu.num_cores),
+        StepOverZeros(),
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
@@ -126,6 +129,7 @@ def reference_modules(target: Target) -> tuple[Module, ...]:
     """The classical space of MetaSchedule for CPUs, for comparison."""
     return (
         ApplyCustomRule(target),
+        StepOverZeros(),
         InlineConstantScalars(),
         AutoInline(),
         AddRFactor(target.num_cores),

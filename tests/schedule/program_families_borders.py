@@ -177,10 +177,33 @@ def _outer_tiles(rng: random.Random) -> str:
     )
 
 
+def zeros_between(rng: random.Random) -> str:
+    """A sum of elements with zeros between them, in a stage or under a condition."""
+    step, out = rng.choice([2, 2, 3]), rng.randint(1, 8)
+    taps, factor = step * rng.randint(1, 3), rng.choice([1, 1, -1, 2, 5])
+    made = (out + abs(factor) * taps) // step + 2
+    at = f"vi + vk * {factor} + {taps * abs(factor) + rng.randint(0, 2)}"
+    size = made * step * 3
+    zero = f"({{}}) % {step} == {rng.randint(0, step - 1)}"
+    params = [f"{n}: T.Buffer(({m},), 'int32')" for n, m in (("A", size), ("W", taps), ("C", out))]
+    text = f"@T.prim_func\ndef f({', '.join(params)}):\n"
+    load, factors = f"T.if_then_else({zero.format(at)}, A[{at}], 0)", rng.choice(["", " * W[vk]"])
+    if rng.random() < 0.5:
+        text += f"    B = T.alloc_buffer(({size},), 'int32')\n    for i in range({size}):\n"
+        text += f"        with T.block('B'):\n            v = T.axis.spatial({size}, i)\n"
+        text += f"            B[v] = T.if_then_else({zero.format('v')}, A[v // {step}], 0)\n"
+        load = f"B[{at}]"
+    text += f"    for i, k in T.grid({out}, {taps}):\n        with T.block('C'):\n"
+    text += "            vi, vk = T.axis.remap('SR', [i, k])\n"
+    text += "            with T.init():\n                C[vi] = 0\n"
+    return text + f"            C[vi] = C[vi] + {load}{factors}\n"
+
+
 MOVES = ("compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at")
 INLINES = ("compute_inline", "reverse_compute_inline")
 BORDERS: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     borders: (*MOVES, "compute_inline", "transform_layout"),
     layouts: (*MOVES, *INLINES, "transform_layout", "transform_block_layout"),
+    zeros_between: (*["step_over_zeros"] * 4, "compute_inline", "rfactor", "decompose_reduction"),
     tiles: (*MOVES, *INLINES, "cache_read", "cache_write", "transform_block_layout"),
 }

@@ -320,6 +320,19 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         program(nest("i:6 k:3 l:5", "C", "C[vi] = C[vi] + A[vi + vk, vl]", "SRR"), A="8, 5", C="6"),
         lambda s: s.separate_window(s.get_loops("C")[1]),
     ),
+    "step_over_zeros": (
+        program(
+            nest(
+                "i:8 k:4",
+                "C",
+                "C[vi] = C[vi] + T.if_then_else((vi - vk) % 2 == 0, A[vk], 0)",
+                "SR",
+            ),
+            A="4",
+            C="8",
+        ),
+        lambda s: s.step_over_zeros(s.get_loops("C")[1]),
+    ),
     "tensorize": (BLOCKED, tensorized),
     "transform_block_layout": (
         program(nest("i:4 j:8", "B", "B[vi, vj] = A[vi, vj]"), A="4, 8", B="4, 8"),

@@ -257,6 +257,17 @@ def rolled_up(s: Schedule) -> None:
     s.annotate(around, "pass", 1)
 
 
+@T.prim_func
+def zeros_between(A: T.Buffer((6,)), W: T.Buffer((4,)), C: T.Buffer((8,))):
+    T.func_attr({"tir.finite": True})
+    for i, k in T.grid(8, 4):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] += T.if_then_else((vi + vk) % 2 == 0, A[(vi + vk) // 2], T.float32(0)) * W[vk]
+
+
 def of(name: str, nth: int, step: Callable[..., Any]) -> Callable[[Schedule], Any]:
     """A step on loop `nth` of a block."""
     return lambda s: step(s, s.get_loops(name)[nth])
@@ -451,6 +462,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "separate_window": (box, of("B", 3, lambda s, j: s.separate_window(j))),
     "set_scope": (elementwise, lambda s: s.set_scope("B", "B", "local")),
     "split": (symbolic, of("C", 0, lambda s, i: s.split(i, [None, 4]))),
+    "step_over_zeros": (zeros_between, of("C", 1, lambda s, k: s.step_over_zeros(k))),
     "storage_align": (elementwise, lambda s: s.storage_align("B", 0, -2, 16, 4)),
     "tensorize": (elementwise, tensorized),
     "transform_block_layout": (

@@ -1,0 +1,57 @@
+"""step_over_zeros: transposed convolutions are offered without the zeros between their inputs."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_numbers
+from space.candidates import TARGET, draw
+
+from metasched.ir.func import PrimFunc
+from metasched.kinds import default_modules
+from metasched.script import tir as T
+from metasched.space.generate import SpaceGenerator
+
+
+@T.prim_func
+def apart(X: T.Buffer((8, 16)), W: T.Buffer((4, 16, 32)), Y: T.Buffer((16, 32))):
+    T.func_attr({"tir.finite": True})
+    Z = T.alloc_buffer((19, 16))
+    for i, c in T.grid(19, 16):
+        with T.block("Z"):
+            vi, vc = T.axis.remap("SS", [i, c])
+            Z[vi, vc] = T.if_then_else(
+                vi >= 2 and vi < 18 and vi % 2 == 0, X[vi // 2 - 1, vc], T.float32(0)
+            )
+    for y, o, k, c in T.grid(16, 32, 4, 16):
+        with T.block("Y"):
+            vy, vo, vk, vc = T.axis.remap("SSRR", [y, o, k, c])
+            with T.init():
+                Y[vy, vo] = T.float32(0)
+            Y[vy, vo] += Z[vy + vk, vc] * W[3 - vk, vc, vo]
+
+
+@T.prim_func
+def guarded(X: T.Buffer((10, 16)), W: T.Buffer((4, 16, 32)), Y: T.Buffer((16, 32))):
+    for y, o, k, c in T.grid(16, 32, 4, 16):
+        with T.block("Y"):
+            vy, vo, vk, vc = T.axis.remap("SSRR", [y, o, k, c])
+            with T.init():
+                Y[vy, vo] = T.float32(0)
+            Y[vy, vo] += T.if_then_else(
+                (vy + vk) % 2 == 0, X[(vy + vk) // 2, vc] * W[3 - vk, vc, vo], T.float32(0)
+            )
+
+
+def steps(func: PrimFunc) -> list[int]:
+    """How often each design space uses the step."""
+    generator = SpaceGenerator(default_modules(TARGET))
+    spaces = generator.generate(func, TARGET)
+    assert not generator.failures
+    for seed, space in enumerate(spaces):
+        check_numbers(func, draw(func, space, seed).mod, compiled=True)
+    return [str(s.as_python()).count(".step_over_zeros(") for s in spaces]
+
+
+@pytest.mark.parametrize("func", [apart, guarded])
+def test_the_space_steps_over_zeros(func: PrimFunc) -> None:
+    assert set(steps(func)) == {0, 1}
