@@ -328,7 +328,7 @@ class _System:
         """Where all conditions are zero, set the sum that they imply to zero."""
         left, fired = [], False
         for conditions, terms in self.implied:
-            if all(self.bounds[c] == (0, 0) for c in conditions):
+            if all(self.bounds.get(c) == (0, 0) for c in conditions):
                 self._equate(list(terms), 0, 0)
                 fired = True
             else:

@@ -235,3 +235,21 @@ def test_tuned_at_a_size_and_replayed_at_all(tmp_path):
     for n in SIZES:
         a = np.arange(n, dtype="float32")
         np.testing.assert_array_equal(kernel(a), a * 2)
+
+
+def test_an_index_without_its_variable_is_compared_with_others() -> None:
+    func = parse(
+        """
+@T.prim_func
+def first(a: T.handle, C: T.Buffer((1,), "float32")):
+    m = T.int32()
+    Z = T.match_buffer(a, (m,), "float32")
+    for i in range(2):
+        Z[(i - i) % m] = C[0]
+        for j in range(m):
+            Z[m - 1 - j] += C[0]
+"""
+    )
+    z = np.ones(5, np.float32)
+    ms.build(ms.autoschedule(with_sizes(func, {"m": 64})))(z, np.full(1, 2, np.float32))
+    assert z.tolist() == [4, 5, 5, 5, 5]
