@@ -258,3 +258,20 @@ def none(A: T.Buffer((8, 8), "int32")):
     for name in ("A", "B"):
         sch.skew(*sch.get_loops(name), factor)
     check_transform(func, sch)
+
+
+def test_an_outer_loop_that_never_runs_leaves_the_extent() -> None:
+    func = parse(
+        """
+@T.prim_func
+def nothing(C: T.Buffer((8, 8), "int32")):
+    for i in range(3, 6):
+        for j, k in T.grid((1 - i) // 4 + 1, 2):
+            with T.block("C"):
+                C[i, k] = j
+"""
+    )
+    sch = Schedule(func)
+    _, j, k = sch.get_loops("C")
+    sch.skew(j, k, 3)
+    check_transform(func, sch)

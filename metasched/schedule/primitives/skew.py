@@ -58,7 +58,7 @@ def skew(state: State, outer: LoopRV, inner: LoopRV, factor: int) -> LoopRV:
     ranges = ranges_of(state.loops_above(node))
     var = state.fresh_var(f"{node.var.name}_skewed", dtype)
     extent = Analyzer(ranges).simplify(size + last * abs(times))
-    if as_int(around.extent) == 0:  # no iteration: nothing moves
+    if as_int(around.extent) == 0 or (as_int(extent) or 0) < 0:  # no iteration: nothing moves
         extent = size
     new = For(var, as_expr(0, dtype), extent, ForKind.SERIAL, node.body)
     ranges.update(ranges_of([new]))
