@@ -46,7 +46,7 @@ from metasched.ir.stmt import (
     fact,
     seq,
 )
-from metasched.ir.visit import free_vars, map_body, substitute
+from metasched.ir.visit import free_vars, loads_of, map_body, substitute
 
 Values = Mapping[Var, Expr]
 
@@ -140,11 +140,18 @@ def _runs_init(realize: BlockRealize, loops: tuple[For, ...], values: Values) ->
         sure = sure and (outside.prove(at_first <= 0) or _begins_in_digits(at_first, outside))
     for condition in conjuncts(substitute(realize.predicate, values)) if exact else ():
         sure = sure and not outside.prove(logical_not(_at(condition, first)))
-    for loop in loops:
+    written = {region.buffer for region in realize.block.writes}
+    for loop in loops:  # the first iteration must set all results
         end = loop.min + loop.extent
-        if loop.var not in own and not free_vars(end).isdisjoint(own):  # as in a triangle
+        changes = any(load.buffer in written for e in (loop.min, end) for load in loads_of(e))
+        if loop.var not in own and (changes or not free_vars(end).isdisjoint(own)):
             start = _at(loop.min, first) <= loop.min
-            sure = sure and everywhere.prove(start) and everywhere.prove(_at(end, first) >= end)
+            sure = (
+                sure
+                and not changes
+                and everywhere.prove(start)
+                and everywhere.prove(_at(end, first) >= end)
+            )
     return sure or None
 
 

@@ -185,3 +185,26 @@ def test_an_init_whose_loop_depends_on_the_reduction_stays() -> None:
     text = "the ends of the loop i over results depend on k"
     outer = sch.get_loops("C")[0]
     check_refused(sch, lambda: sch.decompose_reduction("C", outer), "dependent-bound", text)
+
+
+def test_results_in_a_loop_that_ends_by_a_result_do_not_begin() -> None:
+    func = parse(
+        """
+@T.prim_func
+def grown(P: T.Buffer((4,), "int32")):
+    for k in range(2):
+        for i in range(T.min(P[0], 4)):
+            with T.block("C"):
+                vk = T.axis.reduce(2, k)
+                vi = T.axis.spatial(4, i)
+                with T.init():
+                    P[vi] = 3
+                P[vi] = P[vi] + 1
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    assert block_of(begin_reductions(func)).init is None
+    want, got = np.array([1, 9, 9, 9], np.int32), np.array([1, 9, 9, 9], np.int32)
+    run(func, want)
+    build(autoschedule(func))(got)
+    assert got.tolist() == want.tolist()
