@@ -7,6 +7,7 @@ from oracle import check_refused, check_transform
 
 from metasched.ir.equal import assert_structural_equal
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -444,3 +445,24 @@ def test_tiles_of_a_length_that_the_block_changes_are_refused() -> None:
     sch = Schedule(tiles, check=True)
     loop = sch.get_loops("A")[1]
     check_refused(sch, lambda: sch.blockize(loop), "ends-change", "A writes S, which the ends")
+
+
+def test_an_init_that_sets_an_element_again_stays_in_its_block() -> None:
+    func = parse(
+        """
+@T.prim_func
+def halves(P: T.Buffer((2,), "int32")):
+    for i, k in T.grid(4, 3):
+        with T.block("P"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                P[vi % 2] = 3
+            P[vi % 2] = P[vi % 2] + vi
+"""
+    )
+    sch = Schedule(func)
+    i, k = sch.get_loops("P")
+    text = "may set an element of P again for another value of vi"
+    check_refused(sch, lambda: sch.blockize(i), "set-again", text)
+    sch.blockize(k)
+    check_transform(func, sch)

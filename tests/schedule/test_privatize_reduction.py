@@ -230,3 +230,38 @@ def f(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32"), D: T.Buffer((6,), 
     loop = sch.get_loops("E")[0]
     message = "block D both reads and writes D"
     check_refused(sch, lambda: sch.compute_at("D", loop), "not-complete-or-reduction", message)
+
+
+AGAIN = """
+@T.prim_func
+def again(P: T.Buffer((4,), "int32")):
+    for k in range(3):
+        for i in range({end}):
+            with T.block("P"):
+                vk, vi = T.axis.remap("RS", [k, i])
+                with T.init():
+                    P[{at}] = 3
+                P[{at}] = P[{at}] + vi
+"""
+
+
+def test_an_init_that_sets_an_element_again_is_refused() -> None:
+    sch = Schedule(parse(AGAIN.format(end="4", at="vi % 2")))
+    text = "may set an element of P again for another value of vi"
+    check_refused(sch, lambda: sch.privatize_reduction("P"), "set-again", text)
+
+
+def test_a_loop_that_ends_by_the_result_is_refused() -> None:
+    text = """
+@T.prim_func
+def ends(P: T.Buffer((4,), "int32")):
+    for i in range(T.min(T.max(P[0], 0), 4)):
+        for k in range(3):
+            with T.block("P"):
+                vi = T.axis.spatial(4, i)
+                vk = T.axis.reduce(3, k)
+                P[vi] = P[vi] + vk
+"""
+    sch = Schedule(parse(text))
+    step = lambda: sch.privatize_reduction("P")  # noqa: E731
+    check_refused(sch, step, "not-plain", "a binding or a loop of P reads its result")

@@ -22,7 +22,12 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, fresh_copy, substitute
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import refuse_on, require_root_free, require_same_scope
+from metasched.schedule.checks import (
+    refuse_on,
+    require_root_free,
+    require_same_scope,
+    require_set_once,
+)
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.block_division import Part, divided, under
@@ -98,6 +103,7 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
         token = inner.token
         refuse_on(state, reduction(scope, token, among=[scope.child(token)]), old)
         _require_one_start(state, part, old)
+        require_set_once(state, old, part.loops)
         init = _init_nest(state, part)
         body = under(part.loops, evolve(part.inner, block=without_init(inner)))
     name = state.fresh_block_name(f"{inner.name}_o")

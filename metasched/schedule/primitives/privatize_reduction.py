@@ -30,7 +30,7 @@ from metasched.ir.stmt import (
 )
 from metasched.ir.visit import free_vars, fresh_copy, loads_of, transform, walk_stmts
 from metasched.schedule import edit, ways
-from metasched.schedule.checks import require_serial
+from metasched.schedule.checks import require_serial, require_set_once
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.rebind import ranges_of
@@ -69,6 +69,8 @@ def privatize_reduction(state: State, block: BlockLike) -> BlockRV:
     spatial = [v for v in old.iter_vars if v.is_spatial]
     _require_nest(state, realize, chain)
     _require_own_element(state, realize, store)
+    if found is None or old.init is not None:
+        require_set_once(state, realize, chain)
     sizes = [_indexed(v) for v in spatial]
     shape = tuple(size for _, size in sizes) or (as_expr(1),)
     private = state.fresh_buffer(f"{store.buffer.name}_sum", shape, store.buffer.dtype, "global")
@@ -314,8 +316,10 @@ def _require_nest(state: State, realize: BlockRealize, chain: list[For]) -> None
             raise state.error("empty-reduction", text, loop)
     starts = {loop.var: loop.min for loop in chain}
     refusal: tuple[str, str] | None = None
-    if any(load.buffer is block.writes[0].buffer for e in realize.exprs for load in loads_of(e)):
-        refusal = "not-plain", f"a binding of {block.name} reads its result"
+    bounds = [end for loop in chain for end in (loop.min, loop.extent)]
+    read = (load.buffer for e in (*realize.exprs, *bounds) for load in loads_of(e))
+    if block.writes[0].buffer in read:
+        refusal = "not-plain", f"a binding or a loop of {block.name} reads its result"
     for v, value in pairs:
         if v.is_reduce and not Analyzer().equal(v.dom.min, starts[value]):  # type: ignore[index]
             text = f"the reduction over {v.var.name} does not always start at its first value"
