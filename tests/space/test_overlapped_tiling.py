@@ -239,3 +239,55 @@ def test_a_stage_of_several_loads_is_not_computed_for_each_consumer(first, kept)
     for tiled in found[:-1]:
         names = [r.block.name for r in tiled.state.index.blocks.values()]
         assert ("A" in names) == kept and {"B", "C"} <= set(names)
+
+
+OUTPUTS = """
+@T.prim_func
+def gradient(X: T.Buffer((50, 52), "float32"), M: T.Buffer((47, 49), "float32"),
+             Y: T.Buffer(({rows}, 49), "uint8")):
+    A = T.alloc_buffer((50, 52), "float32")
+    for i, j in T.grid(50, 52):
+        with T.block("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = X[vi, vj] * X[vi, vj]
+    for i, j in T.grid(47, 49):
+        with T.block("M"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            M[vi, vj] = A[vi + 3, vj] - A[vi, vj + 1]
+    for i, j in T.grid({rows}, 49):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            Y[vi, vj] = T.Cast("uint8", A[vi + 1, vj + 3] > A[vi, vj] {more})
+"""
+
+
+def test_outputs_that_read_a_common_stage_share_tiles():
+    func = parse(OUTPUTS.format(rows=47, more=""))
+    (cache, strips, same), sch = offered(func)
+    assert same is sch
+    assert strips.get(strips.get_block("A")).writes[0].buffer.constant_shape() == (4, 52)
+    for tiled, shared in ((cache, 2), (strips, 2)):
+        of = [[tiled.get(x) for x in tiled.get_loops(tiled.get_block(b))] for b in ("A", "M", "Y")]
+        assert of[0][:shared] == of[1][:shared] == of[2][:shared]
+    assert OverlappedTiling(256)(sch, sch.get_block("M")) == [sch]
+
+
+@pytest.mark.parametrize("more", ["", "- M[vi, vj]"])
+def test_outputs_that_share_tiles_compute_the_same(more):
+    func = parse(OUTPUTS.format(rows=47, more=more))
+    x = np.random.default_rng(0).integers(-9, 9, (50, 52)).astype("f4")
+    wanted, got = ([np.zeros((47, 49), t) for t in ("f4", "u1")] for _ in range(2))
+    run(Schedule(func).mod, x, *wanted)
+    drawn = 0
+    for space in SpaceGenerator(default_modules(TARGET)).generate(func, TARGET):
+        for seed in range(2):
+            if (tiled := draw(func, space, seed)) is not None:
+                build(tiled, target="native")(x, *got)
+                assert all(map(np.array_equal, got, wanted))
+                drawn += 1
+    assert drawn > 3
+
+
+def test_outputs_of_other_shapes_share_no_tiles():
+    found, sch = offered(parse(OUTPUTS.format(rows=46, more="")))
+    assert found == [sch]

@@ -9,7 +9,7 @@ Halide schedules a blur of two stages in this way (Ragan-Kelley et al. 2013, `ti
 has its own tiles; a border is computed once for each tile that reads it. In a tile of few rows and
 of one vector, whose loops are unrolled, the stages stay in registers. In a strip of whole rows each
 stage keeps its last rows in a ring, so that a strip computes each row once (Halide's sliding
-windows).
+windows). Outputs of one shape that read a common stage share the loops over tiles.
 """
 
 from __future__ import annotations
@@ -81,51 +81,91 @@ class OverlappedTiling:
         child = scope.child(realize.block.token)
         if not _plain(child) or steps(child.loops[0]) < SMALL:
             return [sch]
-        column = vector_iter(realize.block)
+        at = _column(realize.block)
         stages = [p for p in all_producers(scope, child) if _is_stage(p)]
-        if column is None or not any(_is_reused(scope, p) for p in stages):
+        if at is None or not any(_is_reused(scope, p) for p in stages):
             return [sch]
         lanes = self.vector_bits // realize.block.writes[0].buffer.dtype.bits
-        at = realize.block.iter_vars.index(column)
         ways: list[Callable[[Schedule], object]] = []
-        ways.append(partial(_in_cache, block, at, max(1, lanes)))
-        if len(child.loops) > 1:
-            ways.append(partial(_in_strips, block, at))
+        more = _others(sch, around, child, stages)
+        for outputs in [[block, *more], [block]] if more else [[block]]:
+            bits = max(sch.get(output).writes[0].buffer.dtype.bits for output in outputs)
+            ways.append(partial(_in_cache, outputs, at, max(1, self.vector_bits // bits)))
+            if len(child.loops) > 1:
+                ways.append(partial(_in_strips, outputs, at))
         own = all(_own_columns(scope, p) for p in stages if _is_reused(scope, p))
         if own and all(map(_plain, stages)):
             ways.append(partial(_in_registers, block, at, max(1, lanes)))
         return [*changed(sch, *ways), sch]
 
 
-def _in_cache(block: BlockRV, column: int, lanes: int, sch: Schedule) -> None:
+def _column(block: Block) -> int | None:
+    """The position of the iterator along memory."""
+    column = vector_iter(block)
+    return None if column is None else block.iter_vars.index(column)
+
+
+def _others(sch: Schedule, around: Block, child: Child, stages: Sequence[Child]) -> list[BlockRV]:
+    """The outputs before an output, of its shape and without reduction, that read its stages."""
+    scope, shared = sch.state.scope(child.realize), {stage.token for stage in stages}
+    shape, column = child.block.writes[0].buffer.shape, _column(child.block)
+    found: list[BlockRV] = []
+    for other in scope.realizes:
+        if other.token is child.token:
+            break
+        if not is_output(around, other.block) or not _plain(other):
+            continue
+        alike = (other.block.writes[0].buffer.shape, _column(other.block)) == (shape, column)
+        if alike and not shared.isdisjoint(p.token for p in all_producers(scope, other)):
+            found.append(sch.get_block(other.block.name))
+    return found
+
+
+def _in_cache(outputs: list[BlockRV], column: int, lanes: int, sch: Schedule) -> None:
     """Tiles of sampled sizes, the stages computed for each tile."""
-    _inline(sch, block)
-    order = _ordered(sch, block, column)
-    whole = [axis.loop for axis in order[-1:] if axis.extent is None or axis.extent < lanes]
-    cut = order[: len(order) - len(whole)]
-    columns = [] if whole else [tuple(lanes * n for n in COLUMNS)]
-    choices: list[Sequence[int]] = [*columns, ROWS, PLANES]
-    outer, inner = [axis.loop for axis in cut], whole
-    for n, sizes in enumerate(choices[: len(cut)], 1):
-        size = _sampled(sch, cut[-n], sizes, whole=n == 1)
-        outer[-n], part = sch.split(outer[-n], [None, size])
-        inner = [part, *inner]
-    sch.reorder(*outer, *inner)
-    _stages_at(sch, block, outer[-1])
+    for block in outputs:
+        _inline(sch, block)
+    order = _ordered(sch, outputs[0], column)
+    whole = order[-1].extent is None or order[-1].extent < lanes
+    cut = len(order) - whole
+    columns: list[Sequence[int]] = [] if whole else [tuple(lanes * n for n in COLUMNS)]
+    choices = [*columns, ROWS, PLANES][:cut]
+    sizes = [_sampled(sch, order[cut - n], c, whole=n == 1) for n, c in enumerate(choices, 1)]
+    tiles = []
+    for block in outputs:
+        loops = [axis.loop for axis in _ordered(sch, block, column)]
+        outer, inner = loops[:cut], loops[cut:]
+        for n, size in enumerate(sizes, 1):
+            outer[-n], part = sch.split(outer[-n], [None, size])
+            inner = [part, *inner]
+        sch.reorder(*outer, *inner)
+        tiles.append(outer[-1])
+    tile = sch.merge(*tiles) if len(tiles) > 1 else tiles[0]
+    for block in outputs:
+        _stages_at(sch, block, tile)
 
 
-def _in_strips(block: BlockRV, column: int, sch: Schedule) -> bool:
+def _in_strips(outputs: list[BlockRV], column: int, sch: Schedule) -> bool:
     """Strips of rows on the cores, with rings for the stages that several rows read.
 
     False, and a schedule that is not to be used, if no stage can keep its last rows.
     """
-    _inline(sch, block)
-    *around, rows, columns = _ordered(sch, block, column)
-    strip, row = sch.split(rows.loop, [None, _sampled(sch, rows, STRIPS)])
-    outer = [*(axis.loop for axis in around), strip]
-    sch.reorder(*outer, row, columns.loop)
-    sch.parallel(sch.fuse(*outer) if len(outer) > 1 else strip)
-    moved = _stages_at(sch, block, row)
+    for block in outputs:
+        _inline(sch, block)
+    size = _sampled(sch, _ordered(sch, outputs[0], column)[-2], STRIPS)
+    tops, inside = [], []
+    for block in outputs:
+        *around, rows, columns = _ordered(sch, block, column)
+        strip, row = sch.split(rows.loop, [None, size])
+        tops = [*(axis.loop for axis in around), strip]
+        sch.reorder(*tops, row, columns.loop)
+        inside.append(row)
+    row = inside[0]
+    if len(inside) > 1:
+        row = sch.merge(*inside)
+        tops = sch.get_loops(outputs[0])[: len(tops)]
+    sch.parallel(sch.fuse(*tops) if len(tops) > 1 else tops[0])
+    moved = [stage for block in outputs for stage in _stages_at(sch, block, row)]
     rings: list[BlockRV | str] = [stage for stage in moved if _slides(sch.copy(), stage)]
     if rings:
         sch.rolling_buffer(rings, 0)
