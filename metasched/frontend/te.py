@@ -95,6 +95,9 @@ def placeholder(
 
 def reduce_axis(dom: tuple[ExprLike, ExprLike], name: str = "rv") -> ReduceAxis:
     """An axis that `sum`, `max` and `min` reduce over: the integers from dom[0] up to dom[1]."""
+    if not isinstance(dom, (tuple, list)) or len(dom) != 2:
+        text = f"te.reduce_axis: the domain is (begin, end), not {dom!r}; write (0, n)"
+        raise MetaschedError(text)
     low, high = (as_expr(bound) for bound in dom)
     axis = ReduceAxis.__new__(ReduceAxis, name, high.dtype)
     assert isinstance(axis, ReduceAxis)

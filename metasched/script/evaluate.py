@@ -380,6 +380,8 @@ class Evaluator(Indexing):
         if odd is not None and name in ("enumerate", "zip", "reversed"):
             what = f"{name} takes Python values only, not {describe(odd)}"
             self.fail(node, what, name_hint(name, ()))
+        if name == "len" and isinstance(odd, Buffer) and odd.shape:
+            return odd.shape[0]
         if any(isinstance(a, Expr) for a in args):
             if name in ("min", "max"):
                 return self.guard(node, functools.reduce, WORDS[name], args)

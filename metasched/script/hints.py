@@ -42,6 +42,7 @@ _SAME = {
     "sum": "write a loop that adds to a variable",
     "reversed": "write for i in range(n) and n - 1 - i",
     "enumerate": "write for i in range(n) and A[i]",
+    "prange": "write T.parallel(n)",
     "zip": "write for i in range(n) and A[i], B[i]",
     "maximum": "write T.max(a, b)",
     "minimum": "write T.min(a, b)",

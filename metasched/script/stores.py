@@ -15,6 +15,7 @@ from metasched.ir.op import Broadcast
 from metasched.ir.stmt import Allocate, BufferStore, For, Stmt, seq
 from metasched.ir.visit import substitute, walk_exprs
 from metasched.script.builder import typed
+from metasched.script.hints import name_hint
 from metasched.script.plain import describe
 from metasched.script.reader import Reader
 from metasched.script.sections import Axis, NoVector, Section, apart
@@ -29,7 +30,8 @@ class StoreReader(Reader):
         """`target = source`, or `target op= source`."""
         buffer = self.value(target.value)
         if not isinstance(buffer, Buffer):
-            self.fail(target, f"only buffers are stored to, not {describe(buffer)}")
+            hint = name_hint("empty", ()) if hasattr(buffer, "__array__") else ""
+            self.fail(target, f"only buffers are stored to, not {describe(buffer)}", hint)
         place = self.access(target, buffer)
         if isinstance(place, BufferLoad):
             return self._single(node, place, source, op)

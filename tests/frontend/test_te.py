@@ -250,3 +250,8 @@ def test_an_index_is_no_key_of_a_dictionary():
         te.compute((4,), lambda i: {0: 1.0}.get(i, 2.0))
     with pytest.raises(TypeError, match="it is no key of a dict, a set or a cached function"):
         IndexMap.of(lambda i: (i in {0}, i))
+
+
+def test_a_reduce_axis_of_a_number_says_what_to_write():
+    with pytest.raises(MetaschedError, match=r"te.reduce_axis: .*not 5; write \(0, n\)"):
+        te.reduce_axis(5)

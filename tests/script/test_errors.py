@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from metasched.errors import ParseError
@@ -66,6 +67,7 @@ BODIES: list[tuple[str, int, str, str]] = [
     ('A[0, 0] = T.cast(i, "float64")', 1, 'T.cast(i, "float64")', "where float32 is kept"),
     ("i[0] = 1", 1, "i[0]", "only buffers are stored to, not a Var"),
     ("A.x = 1", 1, "A.x", "a name is needed here"),
+    ("for k in prange(4):\n    A[k, 0] = 1.0", 1, "prange", "write T.parallel(n)"),
     ("x = y = i", 1, "x = y = i", "assign to one target at a time"),
     ("x, y = i", 1, "x, y = i", "2 names need as many values"),
     ("x = T.func_attr({})", 1, "T.func_attr({})", "T.func_attr gives no value to"),
@@ -273,3 +275,22 @@ def test_long_lines_are_cut_to_the_text_around_the_error():
     where, line, carets = str(caught.value).splitlines()[:3]
     assert len(line) < 220 and "nothing" in line and caught.value.column > 7000
     assert line[carets.index("^") : carets.rindex("^") + 1] == "nothing"
+
+
+def test_a_store_into_an_array_of_numpy_says_what_to_allocate():
+    t = np.zeros(4)
+    with pytest.raises(ParseError, match=r"only buffers .*\n.*\n.*\nhint: write T.alloc_"):
+
+        @T.prim_func
+        def local(A: T.Buffer((4,))):
+            for i in range(4):
+                t[i] = A[i]
+
+
+def test_len_of_a_buffer_is_its_first_extent():
+    @T.prim_func
+    def double(A: T.Buffer((7, 3))):
+        for i in range(len(A)):
+            A[i, 0] = A[i, 0] * 2.0
+
+    assert "for i in range(7)" in double.script()
