@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 4145, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        6005,
+        6075,
         "types signature values known_memory windows module emit exchange runs arithmetic "
         "in_memory interleaved columns overlaps places memory tiles intrinsics vectormath.* branch "
         "ops fold division clamped_cast expressions "

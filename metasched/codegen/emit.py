@@ -85,6 +85,7 @@ class Emitter:
         elements: the element types behind data pointers.
         lane: the vectorized loop around the current place, None outside.
         windows: the vectors that overlap in the straight code around, None without them.
+        bits: vectors of floats that were loaded as integers -> these integers.
         mask: which lanes are active, None for all.
         unfused: whether a product is rounded before it is added to something.
         known_memory: the values known to be in memory at the current place.
@@ -116,6 +117,7 @@ class Emitter:
         self.elements: dict[Var, DType] = {}
         self.lane: Lane | None = None
         self.windows: Windows | None = None
+        self.bits: dict[str, str] = {}
         self.mask: Val | None = None
         self.unfused = False
         self.team: Team | None = None

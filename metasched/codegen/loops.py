@@ -92,8 +92,8 @@ def _dispatch(e: Emitter, node: For) -> None:
     elif extent.const is not None and _unrolls(e, node):
         if emit_transpose(e, node):
             return
-        with windows_of(e, node, partial(_unrolls, e), partial(_vectors, e)):
-            _unrolled(e, node, int(extent.const))
+        with windows_of(e, node, partial(_unrolls, e), partial(_vectors, e)) as nest:
+            _unrolled(e, nest, int(e.value(nest.extent).const or 0))
     elif not emit_copies(e, node, extent, serial_loop):
         serial_loop(e, node, literal(0), extent)
 

@@ -30,7 +30,7 @@ from metasched.codegen.interleaved import (
     stores,
 )
 from metasched.codegen.known_memory import Spot
-from metasched.codegen.overlaps import ends_around, shuffled
+from metasched.codegen.overlaps import ends_around, load_end, shuffled
 from metasched.codegen.places import Place, address, lane_offsets, place_of, registers
 from metasched.codegen.runs import limit_of, spread
 from metasched.codegen.types import memory_type
@@ -91,16 +91,22 @@ def _load_spot(e: Emitter, where: Place, spot: Spot, ends: tuple[int, int] | Non
     """Load a scalar or contiguous vector, unless the value at the address is known.
 
     Args:
-        ends: how far before and behind lie two vectors from which the vector is shuffled.
+        ends: how far before and behind lie two vectors from which the vector is shuffled; 0 and 0
+            for such a vector.
     """
     value = e.known_memory.find(spot)
-    if value is None and ends is not None:
-        low, high = (_load_spot(e, *_moved(e, where, spot, by)) for by in (-ends[0], ends[1]))
+    if value is not None:
+        return value
+    if ends == (0, 0):
+        value = load_end(e, spot.dtype, where.pointer, spot.lanes)
+    elif ends is not None:
+        low, high = (
+            _load_spot(e, *_moved(e, where, spot, by), (0, 0)) for by in (-ends[0], ends[1])
+        )
         value = shuffled(e, low, high, *ends)
-        e.known_memory.loaded(spot, value)
-    elif value is None:
+    else:
         value = _load_vector(e, spot.dtype, where.pointer, spot.lanes)
-        e.known_memory.loaded(spot, value)
+    e.known_memory.loaded(spot, value)
     return value
 
 
