@@ -128,7 +128,9 @@ def _load_spot_apart(e: Emitter, buffer: Buffer, form: Linear, where: Place, spo
     def pointer(column: int) -> Val:
         return address(e, where.origin or where.pointer, spot.dtype, None, before + column)
 
-    columns = () if stores(e, buffer) else certain_places(e, buffer, form)
+    columns = certain_places(e, buffer, form)
+    if columns and stores(e, buffer):
+        columns = ()
     found = load_columns(e, spot.dtype, spot.lanes, spot.stride, here, columns, pointer)
     if not found:
         found = {here: _load_lanes(e, spot.dtype, where, None)}

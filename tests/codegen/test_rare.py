@@ -78,3 +78,24 @@ def test_places_that_the_loop_changes_are_not_read_ahead() -> None:
     func = program(100, "int32", "X[i, T.max(T.min(j, V[i, 3] + 100), 0)] > V[i, 3]")
     assert not is_tested_ahead(func)
     assert_exact(func, 100, "int32")
+
+
+DIAGONAL = """
+@T.prim_func
+def main(B: T.Buffer((40, 40), "int32"), C: T.Buffer((40,), "int32")):
+    for i in range(40):
+        if B[i, i] == 1:
+            for j in range(i):
+                C[j] = C[j] + 1
+"""
+
+
+def test_the_test_may_read_a_diagonal():
+    """Its lanes lie in rows of their own."""
+    func = parse(DIAGONAL)
+    assert isinstance(func, PrimFunc) and is_tested_ahead(func)
+    b = (np.random.default_rng(0).random((40, 40)) < 0.3).astype("int32")
+    wanted, found = np.zeros((2, 40), "int32")
+    run(func, b, wanted)
+    ms.build(func)(b, found)
+    np.testing.assert_array_equal(found, wanted)
