@@ -89,7 +89,7 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     lanes = e.lane.lanes if lane_step and e.lane is not None else 1
     spot = Spot(buffer.data, buffer.dtype, start.text, constant, lanes)
     if lane_step in (0, 1):
-        return Place(pointer, lanes, lane_step, None, spot, origin=start)
+        return Place(pointer, lanes, lane_step, None, spot, origin=start, offset=constant)
     if lane_step > SHUFFLED:
         apart = replace(spot, stride=lane_step)
         return Place(pointer, lanes, lane_step, origin=start, offset=constant, apart=apart)
@@ -114,8 +114,9 @@ def _at_numbers(
     offsets = [n - numbers[0] for n in numbers]
     lanes, step = len(offsets), offsets[1] - offsets[0]
     if offsets == [n * step for n in range(lanes)]:
-        spot = Spot(buffer.data, buffer.dtype, origin.text, constant, lanes)
-        return Place(pointer, lanes, step, None, spot if step == 1 else None, origin=origin)
+        whole = Spot(buffer.data, buffer.dtype, origin.text, constant, lanes)
+        spot = whole if step == 1 else None
+        return Place(pointer, lanes, step, None, spot, origin=origin, offset=constant)
     inside = ", ".join(f"i64 {n}" for n in offsets)
     parts = registers(e, buffer.dtype, offsets)
     near = tuple(offsets) if all(spread(p) <= 2 * len(p) for p in parts) else ()

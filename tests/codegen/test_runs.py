@@ -196,3 +196,16 @@ def test_vectors_inside_of_a_border_need_no_mask():
         return build(func, target=Target.of("llvm -mcpu=x86-64-v4")).llvm_ir.count("gather")
 
     assert masked(16) == masked(32) == masked(48) > 0
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_lanes_at_known_numbers_begin_behind_their_sum(lanes, by):
+    source = f"""
+@T.prim_func
+def main(A: T.Buffer((200,), "float32"), B: T.Buffer((40,), "float32")):
+    for i in range(2):
+        for v in T.vectorized({lanes}):
+            B[i * {lanes} + v] = A[i * 20 + T.shift_left(v, {by}) + 5]
+"""
+    agree(source, integers((200,)), np.zeros(40, "float32"))
