@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schedule.program_families import FAMILIES
+from space.mixed_blocks import mixed_blocks
 from space.ordered_sums import centred_rows, ordered_sums, ordered_triangles
 from space.plain_idioms import plain_idioms
 from space.plain_loops import plain_loops
@@ -383,7 +384,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             arg_reductions, several_outputs, accumulations, in_place, triangles, solvers, ragged,
             normalisations, attentions, time_loops, stencil_chains, scans, indexed, quantized,
             narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
-            ordered_sums, centred_rows, ordered_triangles,
+            ordered_sums, centred_rows, ordered_triangles, mixed_blocks,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES
