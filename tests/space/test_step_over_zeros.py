@@ -8,8 +8,10 @@ from space.candidates import TARGET, draw
 
 from metasched.ir.func import PrimFunc
 from metasched.kinds import default_modules
+from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.step_over_zeros import StepOverZeros
 
 
 @T.prim_func
@@ -55,3 +57,18 @@ def steps(func: PrimFunc) -> list[int]:
 @pytest.mark.parametrize("func", [apart, guarded])
 def test_the_space_steps_over_zeros(func: PrimFunc) -> None:
     assert set(steps(func)) == {0, 1}
+
+
+@T.prim_func
+def plain(A: T.Buffer((16, 16)), B: T.Buffer((16, 16)), C: T.Buffer((16, 16))):
+    for i, j, k in T.grid(16, 16, 16):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] += A[vi, vk] * B[vk, vj]
+
+
+def test_a_sum_without_zeros_is_offered_once():
+    sch = Schedule(plain)
+    assert StepOverZeros()(sch, sch.get_block("C")) == [sch]

@@ -32,13 +32,13 @@ class StepOverZeros:
             return [sch]
         if not untouched(sch.state.scope(realize).child(realize.block.token)):
             return [sch]
-        variant = sch.copy()
-        before = len(variant.trace)
+        variant, stepped = sch.copy(), False
         for axis in axes(variant, block):
             steps = len(variant.trace)
             try:
                 if not axis.spatial:
                     variant.step_over_zeros(axis.loop)
+                    stepped = True
             except ScheduleError:
                 undo_to(variant, steps)
-        return [variant, sch] if len(variant.trace) > before else [sch]
+        return [variant, sch] if stepped else [sch]
