@@ -24,7 +24,8 @@ from metasched.analysis.sizes import module_at_sizes
 from metasched.cost.footprint import Footprint, Memory
 from metasched.cost.machine import MACHINE_FEATURES, machine_features, work_of
 from metasched.cost.nest import Nest
-from metasched.cost.summary import KINDS, Loop, Store, Summary, TouchedBuffer, summarize
+from metasched.cost.operations import KINDS
+from metasched.cost.summary import Loop, Store, Summary, TouchedBuffer, summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
 from metasched.ir.func import IRModule, PrimFunc

@@ -216,10 +216,15 @@ def arithmetic(block: Block, var: Var, bindings: Mapping[Var, Expr]) -> int:
 
 
 def _values(expr: Expr) -> Iterator[Expr]:
-    """An expression and its parts, without the indices of loads."""
-    yield expr
-    for part in () if isinstance(expr, BufferLoad) else expr.children:
-        yield from _values(part)
+    """An expression and its distinct parts, without the indices of loads."""
+    seen, stack = {expr}, [expr]
+    while stack:
+        part = stack.pop()
+        yield part
+        if not isinstance(part, BufferLoad):
+            new = [child for child in part.children if child not in seen]
+            seen.update(new)
+            stack += new
 
 
 def _near(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
