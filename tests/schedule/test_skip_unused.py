@@ -133,4 +133,4 @@ def test_the_space_computes_no_tile_outside_of_a_triangle():
     func = parse(TEXT.replace("12", "48").format(span="range(i + 1)", where="", at="vi, vj"))
     target = Target.of("llvm -mcpu=x86-64-v3 -num-cores 2")
     traces = SpaceGenerator(cpu_modules(target)).generate(func, target)
-    assert "skip_unused" in str(traces[0])
+    assert any("skip_unused" in str(trace) for trace in traces)
