@@ -76,8 +76,8 @@ def shares_too_much(e: Emitter, node: For) -> bool:
 
 def _crowded(node: For, vector_bits: int, registers: int) -> bool:
     found = _updates(node.body, {}, None, 1)
-    steps = as_int(node.extent) or 0
-    if not found or any(node.var in free_vars(u.store.indices[0]) for u in found):
+    steps = as_int(node.extent)
+    if steps is None or not found or any(node.var in free_vars(u.store.indices[0]) for u in found):
         return False
     if steps * sum(prod(u.loops.values()) * len(_loads(u)) for u in found) > _MOST:
         return False

@@ -80,3 +80,18 @@ def test_leaves_sums_in_memory_alone():
         "s = T.alloc_buffer((28, 16), \"float32\", scope=\"local\")", "T.evaluate(0)"
     ).replace("s[", "y["))  # fmt: skip
     assert HIDDEN not in llvm(func)
+
+
+def test_steps_whose_number_depends_on_a_loop_stay_together():
+    text = """
+@T.prim_func
+def main(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6,), "int32")):
+    S = T.alloc_buffer((6,), "int32", scope="local")
+    for i in T.unroll(6):
+        S[i] = 0
+        for k in T.unroll(6 - i):
+            S[i] = S[i] + A[k, i]
+    for i in range(6):
+        B[i] = S[i]
+"""
+    agree(text, integers((6, 6), "int32"), np.zeros(6, "int32"))
