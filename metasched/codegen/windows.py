@@ -22,7 +22,7 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import DType
 from metasched.ir.expr import BinaryOp, Expr, Let, Mul, Select, Var, as_int
 from metasched.ir.stmt import BufferStore, For, ForKind, SeqStmt, Stmt, evolve
-from metasched.ir.visit import free_vars, loads_of, reads_memory, walk_exprs, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, reads_memory, walk_exprs, walk_stmts, walk_value
 
 _MOST = 1024
 """A load that runs more often than this has no windows."""
@@ -157,7 +157,8 @@ class Nest:
 
     def _note(self, store: BufferStore, around: tuple[Loop, ...], lane: Var) -> None:
         """Note what a store computes and loads."""
-        operations = list(_operations(store.value))
+        parts = walk_value(store.value)
+        operations = [n for n in parts if isinstance(n, BinaryOp | Select)]
         products = sum(isinstance(n, Mul) for n in operations)
         times = prod(count for _, count, _ in around)
         self.work[0] += times * products
@@ -248,15 +249,6 @@ def _live(windows: Windows, loads: list[_Load]) -> int:
     turns = sorted({first for first, _ in spans.values()})
     most = max((sum(a <= t <= b for a, b in spans.values()) for t in turns), default=0)
     return most + len(numbers)
-
-
-def _operations(value: Expr) -> Iterator[Expr]:
-    """The operations of an expression, without those of indices."""
-    if isinstance(value, BinaryOp | Select):
-        yield value
-    if not isinstance(value, BufferLoad):
-        for part in value.children:
-            yield from _operations(part)
 
 
 def ends_of(places: Sequence[int], lanes: int) -> dict[int, tuple[int, int]]:

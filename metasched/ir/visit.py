@@ -51,6 +51,19 @@ def walk_exprs(expr: Expr) -> Iterator[Expr]:
                 stack.append(child)
 
 
+def walk_value(expr: Expr) -> Iterator[Expr]:
+    """Every distinct sub-expression once, without those in the indices of loads."""
+    seen = {expr}
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, BufferLoad):
+            new = [child for child in node.children if child not in seen]
+            seen.update(new)
+            stack += new
+
+
 @lru_cache(maxsize=1 << 14)
 def loads_of(expr: Expr) -> tuple[BufferLoad, ...]:
     """Every distinct load in an expression, including loads in indices."""

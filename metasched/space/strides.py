@@ -11,7 +11,6 @@ from metasched.analysis.block import FOLD
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import BinaryOp, Cast, Expr, FloorMod, IntImm, Max, Min, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, For, ForKind, IfThenElse, IterKind, IterVar, LetStmt, fact
@@ -21,6 +20,7 @@ from metasched.ir.visit import (
     substitute,
     transform_expr,
     walk_stmts,
+    walk_value,
 )
 from metasched.schedule.schedule import Schedule
 
@@ -208,23 +208,11 @@ def arithmetic(block: Block, var: Var, bindings: Mapping[Var, Expr]) -> int:
     found: set[Expr] = set()
     for stmt in walk_stmts(block.body):
         for expr in stmt.exprs:
-            found.update(e for e in _values(expr) if not moving.isdisjoint(free_vars(e)))
+            found.update(e for e in walk_value(expr) if not moving.isdisjoint(free_vars(e)))
         if isinstance(stmt, LetStmt) and not moving.isdisjoint(free_vars(stmt.value)):
             moving.add(stmt.var)
     costs = (FUNCTION if isinstance(e, Call) else isinstance(e, (BinaryOp, Cast)) for e in found)
     return sum(costs)
-
-
-def _values(expr: Expr) -> Iterator[Expr]:
-    """An expression and its distinct parts, without the indices of loads."""
-    seen, stack = {expr}, [expr]
-    while stack:
-        part = stack.pop()
-        yield part
-        if not isinstance(part, BufferLoad):
-            new = [child for child in part.children if child not in seen]
-            seen.update(new)
-            stack += new
 
 
 def _near(access: Access, var: Var, bindings: Mapping[Var, Expr]) -> bool:
