@@ -19,7 +19,7 @@ from metasched.ir.expr import as_int
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride
-from metasched.space.tiling import Axis, axes, changed, untouched
+from metasched.space.tiling import Axis, axes, changed, tileable
 
 NOTHING = ("no-window", "no-limit", "no-reducer", "other-domain")
 """The reasons of `separate_window` for a reduction that is no window."""
@@ -35,10 +35,7 @@ class SeparateWindows:
         return "separate_windows"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        realize = sch.state.block(block)
-        if sch.state.parent(realize) is None or realize.block.init is None:
-            return [sch]
-        if not untouched(sch.state.scope(realize).child(realize.block.token)):
+        if sch.get(block).init is None or not tileable(sch, block, reuse=False):
             return [sch]
         if len(_sides(sch, block)) < 2:
             return [sch]

@@ -14,7 +14,7 @@ from metasched.errors import ScheduleError
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import undo_to
-from metasched.space.tiling import axes, untouched
+from metasched.space.tiling import axes, tileable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,7 @@ class StepOverZeros:
         return "step_over_zeros"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        realize = sch.state.block(block)
-        if sch.state.parent(realize) is None or realize.block.init is None:
-            return [sch]
-        if not untouched(sch.state.scope(realize).child(realize.block.token)):
+        if sch.get(block).init is None or not tileable(sch, block, reuse=False):
             return [sch]
         variant, stepped = sch.copy(), False
         for axis in axes(variant, block):
