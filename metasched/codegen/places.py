@@ -30,8 +30,8 @@ class Place:
     given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers. If
     `near` is given, it holds all offsets, which lie close together in each register of lanes.
     `spot` names the memory of a scalar or contiguous access, and `apart` that of lanes more than
-    `SHUFFLED` elements apart. A strided access begins `offset` elements behind `origin`; `around`
-    is how many elements before and behind it may be read.
+    `SHUFFLED` elements apart. Lanes in a row or a stride apart begin `offset` elements behind
+    `origin`; `around` is how many elements before and behind strided lanes may be read.
     """
 
     pointer: Val
