@@ -41,6 +41,15 @@ FORMS = {
     "keeps": KEEPS.format(condition="M[i] >= x"),
     "by index": KEEPS.format(condition="M[i] > x or (M[i] == x and N[i] < k)"),
 }
+BESIDE = """x: T.float32 = V[i, k]
+            n: T.int32 = {index}
+            M[i] = T.{best}(M[i], x)
+            N[i] = n"""
+MAXIMA = {
+    "takes": BESIDE.format(index="T.Select(x > M[i], k, N[i])", best="max"),
+    "keeps": BESIDE.format(index="T.Select(M[i] >= x, N[i], k)", best="max"),
+    "keeps the last": BESIDE.format(index="T.Select(M[i] < x, N[i], k)", best="min"),
+}
 ODD = [0.0, -0.0, 1.0, 1.0, 2.0, np.nan, np.inf, -np.inf, -3.4028234663852886e38]
 
 
@@ -68,6 +77,37 @@ def test_ties_zeros_infinities_and_nan(form, n, width, finite):
             index, best = np.zeros(4, "int32"), np.zeros(4, "float32")
             call(values, index, best)
             found.append((index.tolist(), best.tobytes()))
+        assert found[0] == found[1]
+
+    check()
+
+
+@pytest.mark.parametrize("form", MAXIMA)
+def test_a_maximum_beside_its_index(form):
+    """`T.max` keeps a NaN, which no condition on the index takes: of the values, and at the start.
+    Of equal zeros it keeps either."""
+    func = parse(ROWS.format(n=40, width=8, start="S[i]", update=MAXIMA[form]).replace(
+        "N: T", 'S: T.Buffer((4,), "float32"), N: T', 1
+    ))  # fmt: skip
+    sch = Schedule(func)
+    sch.decompose_reduction("argmax", sch.get_loops("argmax")[1])
+    assert "chunk" in lower(sch.func, NATIVE).script()
+    kernel = build(sch, target="native")
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.data())
+    def check(data):
+        allowed = data.draw(st.lists(st.sampled_from(ODD), min_size=1, max_size=4))
+        cells = st.lists(st.sampled_from(allowed), min_size=160, max_size=160)
+        values = np.array(data.draw(cells), "float32").reshape(4, 40)
+        start = np.array(
+            data.draw(st.lists(st.sampled_from(ODD), min_size=4, max_size=4)), "float32"
+        )
+        found = []
+        for call in (lambda *arrays: run(func, *arrays), kernel):
+            index, best = np.zeros(4, "int32"), np.zeros(4, "float32")
+            call(values, start, index, best)
+            found.append((index.tolist(), (best + np.float32(0)).tobytes()))
         assert found[0] == found[1]
 
     check()

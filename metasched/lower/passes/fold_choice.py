@@ -17,7 +17,9 @@ becomes, with the best value of each lane and the number of its chunk in registe
 
 The update for p compares the new pair with the old pair as written, and stores the value at p bit
 for bit. If an update may take a NaN, its result depends on the order. Then each lane adds up its
-values. The loop runs as written if the total is NaN: after a NaN, or infinities of both signs.
+values. The loop runs as written if the total is NaN: after a NaN, or infinities of both signs. A
+value `M = T.max(M, V[k])` keeps an old NaN, beside which no condition on the index holds: then the
+loop runs as written, too.
 """
 
 from __future__ import annotations
@@ -90,10 +92,9 @@ def fold_choice(
     first = _takes_first(choice, index, loop.var)
     if first is None or not (dtype.is_int or dtype in ("float32", "float64")):
         return None
-    if dtype.is_float and not choice.pairs:
-        return None
     checked = dtype.is_float and not choice.skips_nan and "nnan" not in liberties
-    return _Lanes(loop, update, choice, value, first, width, checked).stmts()
+    old = _own(stores[choice.at])
+    return _Lanes(loop, update, choice, value, old, first, width, checked).stmts()
 
 
 def takes_lanes(update: Stmt, var: Var) -> DType | None:
@@ -109,9 +110,9 @@ def takes_lanes(update: Stmt, var: Var) -> DType | None:
         return None
     choice, new = found
     dtype = new[choice.at].dtype
-    floats = dtype in ("float32", "float64") and choice.pairs
     first = _takes_first(choice, new[1 - choice.at], var)
-    return dtype if first is not None and (dtype.is_int or floats) else None
+    takes = dtype.is_int or dtype in ("float32", "float64")
+    return dtype if first is not None and takes else None
 
 
 def _extreme(loop: For, store: BufferStore, extreme: tuple[Test, Expr], width: int) -> Stmt:
@@ -170,10 +171,11 @@ class _Lanes:
     """The loops of one argmin or argmax."""
 
     def __init__(
-        self, loop: For, update: Stmt, choice: Choice, value: Expr, first: bool, width: int,
-        checked: bool,
+        self, loop: For, update: Stmt, choice: Choice, value: Expr, old: Expr, first: bool,
+        width: int, checked: bool,
     ) -> None:  # fmt: skip
-        self.loop, self.update, self.choice, self.value = loop, update, choice, value
+        self.loop, self.update, self.choice = loop, update, choice
+        self.value, self.old = value, old
         self.first, self.width, self.extent = first, width, as_int(loop.extent) or 0
         kind = INT64 if value.dtype.bits == 64 else INT32
         self.larger = choice.name == "argmax"
@@ -213,6 +215,8 @@ class _Lanes:
             steps.append(_set(self.total, zero, as_expr(0, self.value.dtype)))
             steps.append(_tree(self.total, Add, self.sums, self.width))
             sure = logical_and(sure, Not(call("isnan", _of(self.total, zero))))
+        if self.checked and not self.choice.pairs:
+            sure = logical_and(sure, Not(call("isnan", self.old)))
         won = Cast(self.loop.var.dtype, _of(self.at, zero))
         body = fresh_copy(substitute(self.update, {self.loop.var: won}), _fresh)
         steps.append(IfThenElse(sure, body, self.loop))
