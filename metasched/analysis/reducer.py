@@ -101,7 +101,7 @@ def identity_of(value: Expr) -> Expr | None:
         return as_expr(int(isinstance(value, Mul)), dtype)
     if isinstance(value, (Min, Max)):
         if dtype.is_float:
-            return as_expr(float("inf") if isinstance(value, Min) else -float("inf"), dtype)
+            return as_expr(dtype.greatest if isinstance(value, Min) else -dtype.greatest, dtype)
         return as_expr(dtype.range[int(isinstance(value, Min))], dtype)
     return None
 

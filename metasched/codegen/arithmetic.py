@@ -1,7 +1,8 @@
 """Arithmetic on values: operators, comparisons, casts and selection, scalar or vector alike.
 
 Integers wrap; // and % round down and give 0 for a zero divisor; min and max propagate NaN; float
-to integer saturates. float16 computes in its own type, bfloat16 in float32 rounded after each step.
+to integer saturates. float16 computes in its own type; bfloat16 and the types of 8 bits do in
+float32, rounded after each step (`small_floats`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metasched.codegen.emit import Emitter
-from metasched.codegen.types import register_type, type_suffix
+from metasched.codegen.small_floats import rounded
+from metasched.codegen.types import held_as_float32, register_type, type_suffix
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, FLOAT32, INT32, DType
@@ -60,7 +62,7 @@ def binary(e: Emitter, kind: type[BinaryOp], a: Val, b: Val) -> Val:
             return rule(e, a, b)
         op = f"{_FLOAT_OP[kind]}{'' if e.unfused or kind is Div else ' contract'}{e.flags}"
         result = e.pure(f"{op} {a.type} {a.text}, {b.text}", dtype, a.lanes, a, b)
-        return round_bfloat(e, result)
+        return rounded(e, result)
     if a.const is not None and b.const is not None:
         value = wrap(dtype, _FOLD[kind](int(a.const), int(b.const)))
         return literal(value, dtype)
@@ -221,7 +223,7 @@ def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
 
 def _float_mod(e: Emitter, a: Val, b: Val) -> Val:
     """The remainder with the sign of the dividend (C's fmod)."""
-    return round_bfloat(e, e.pure(f"frem {a.type} {a.text}, {b.text}", a.dtype, a.lanes, a, b))
+    return rounded(e, e.pure(f"frem {a.type} {a.text}, {b.text}", a.dtype, a.lanes, a, b))
 
 
 def _float_floormod(e: Emitter, a: Val, b: Val) -> Val:
@@ -245,9 +247,10 @@ def _other_sign(e: Emitter, rest: Val, b: Val) -> Val:
 def _float_floordiv(e: Emitter, a: Val, b: Val) -> Val:
     """The exact quotient rounded down, computed from the remainder as NumPy does.
 
-    The plain quotient is the result for a zero divisor. Steps in 16 bits would round too often.
+    The plain quotient is the result for a zero divisor. Steps in fewer than 32 bits would
+    round too often.
     """
-    if a.dtype.bits == 16:
+    if a.dtype.bits < 32:
         wide = _float_floordiv(e, convert(e, a, FLOAT32), convert(e, b, FLOAT32))
         return convert(e, wide, a.dtype)
     rest = _float_mod(e, a, b)
@@ -268,41 +271,6 @@ _FLOAT_RULES = {
     FloorMod: _float_floormod,
     FloorDiv: _float_floordiv,
 }
-
-
-def round_bfloat(e: Emitter, value: Val) -> Val:
-    """Round a bfloat16 result, held as float32, to the nearest bfloat16, ties to even."""
-    if value.dtype.kind != "bfloat":
-        return value
-    n, dtype = value.lanes, DType("uint32")
-    if e.module.rounds_bfloat:
-        return _rounded_bfloat(e, value)
-
-    def step(text: str, *operands: Val) -> Val:
-        return e.pure(text, dtype, n, *operands)
-
-    kind = register_type(dtype, n)
-    bits = step(f"bitcast {value.typed} to {kind}", value)
-    last = step(f"lshr {kind} {bits.text}, {literal(16, dtype, n).text}", bits)
-    odd = step(f"and {kind} {last.text}, {literal(1, dtype, n).text}", last)
-    half = step(f"add {kind} {odd.text}, {literal(0x7FFF, dtype, n).text}", odd)
-    up = step(f"add {kind} {bits.text}, {half.text}", bits, half)
-    cut = step(f"and {kind} {up.text}, {literal(0xFFFF0000, dtype, n).text}", up)
-    rounded = e.pure(f"bitcast {cut.typed} to {value.type}", value.dtype, n, cut)
-    nan = e.pure(f"fcmp uno {value.type} {value.text}, {value.text}", BOOL, n, value)
-    quiet = literal(float("nan"), value.dtype, n)
-    return select(e, nan, quiet, rounded)
-
-
-def _rounded_bfloat(e: Emitter, value: Val) -> Val:
-    """`round_bfloat` by the processor's instruction; the result is widened to float32 again."""
-    n, u16, u32 = value.lanes, DType("uint16"), DType("uint32")
-    kind = f"<{n} x bfloat>" if n > 1 else "bfloat"
-    short = e.pure(f"fptrunc {value.typed} to {kind}", value.dtype, n, value)
-    bits = e.pure(f"bitcast {kind} {short.text} to {register_type(u16, n)}", u16, n, short)
-    wide = convert(e, bits, u32)
-    up = e.pure(f"shl {wide.typed}, {literal(16, u32, n).text}", u32, n, wide)
-    return e.pure(f"bitcast {up.typed} to {value.type}", value.dtype, n, up)
 
 
 # -- comparisons, logic, selection
@@ -398,13 +366,13 @@ def _from_float(e: Emitter, value: Val, dtype: DType) -> Val:
         kind = "fptosi" if dtype.kind == "int" else "fptoui"
         suffix = _suffix(Val("", dtype, value.lanes))
         return e.intrinsic(f"llvm.{kind}.sat.{suffix}.{_suffix(value)}", dtype, value.lanes, value)
-    if source.kind == "bfloat":  # registers hold bfloat16 as float
+    if held_as_float32(source):
         value = _relabel(value, FLOAT32)
         return value if dtype == "float32" else convert(e, value, dtype)
-    if dtype.kind == "bfloat":
+    if held_as_float32(dtype):
         if source == "float64":
             value = _odd_rounded(e, value)
-        return round_bfloat(e, _relabel(convert(e, value, FLOAT32), dtype))
+        return rounded(e, _relabel(convert(e, value, FLOAT32), dtype))
     if source == "float64" and dtype == "float16":  # the direct conversion would call a library
         value = _odd_rounded(e, value)
     return _step(e, "fpext" if dtype.bits > value.dtype.bits else "fptrunc", value, dtype)
@@ -415,7 +383,7 @@ def _saturated(e: Emitter, value: Val, dtype: DType) -> Val:
 
     LLVM 22 has no vector instructions of x86 for `llvm.fptosi.sat`: it converts lane by lane.
     """
-    if value.dtype.kind == "bfloat":
+    if held_as_float32(value.dtype):
         value = _relabel(value, FLOAT32)
     source, n = value.dtype, value.lanes
     low, high = dtype.range
@@ -453,13 +421,13 @@ def _odd_rounded(e: Emitter, value: Val) -> Val:
 
 
 def _relabel(value: Val, dtype: DType) -> Val:
-    """The same register under another type (float32 and bfloat16 share theirs)."""
+    """The same register under another type (those of `small_floats` are held as float32)."""
     return Val(value.text, dtype, value.lanes, value.depth, value.const)
 
 
 def _int_to_float(e: Emitter, value: Val, dtype: DType) -> Val:
     op = "sitofp" if value.dtype.kind == "int" else "uitofp"
-    if dtype.kind == "bfloat":
+    if held_as_float32(dtype):
         wide = _step(e, op, value, DType("float64"))
         return convert(e, wide, dtype)
     return _step(e, op, value, dtype)

@@ -7,9 +7,10 @@ from metasched.codegen.expressions import EXPRESSION_RULES
 from metasched.codegen.module import ModuleEmitter
 from metasched.codegen.parameters import signature_of
 from metasched.codegen.signature import Signature
+from metasched.codegen.small_floats import widened
 from metasched.codegen.statements import STATEMENT_RULES
 from metasched.codegen.tiles import TILES_REFUSED, guarded
-from metasched.codegen.types import register_type
+from metasched.codegen.types import held_as_float32, memory_type, register_type
 from metasched.codegen.values import Val
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import HANDLE, INT64
@@ -53,7 +54,7 @@ def emit_function(
 
 
 def _scalar_parameter(e: Emitter, param: Var, position: int) -> str:
-    """Read a scalar parameter: bool is passed as a byte, 16-bit floats as their bits."""
+    """Read a scalar parameter: bool is passed as a byte, floats of 16 and 8 bits as their bits."""
     name = f"%p{position}"
     if param.dtype.is_handle:
         e.pointers[param] = Val(name, HANDLE, 1, 0)
@@ -67,11 +68,9 @@ def _scalar_parameter(e: Emitter, param: Var, position: int) -> str:
     if param.dtype == "float16":
         lines.append(f"{held.text} = bitcast i16 {name} to half")
         return f"i16 {name}"
-    if param.dtype == "bfloat16":
-        lines.append(f"{name}.w = zext i16 {name} to i32")
-        lines.append(f"{name}.h = shl i32 {name}.w, 16")
-        lines.append(f"{held.text} = bitcast i32 {name}.h to float")
-        return f"i16 {name}"
+    if held_as_float32(param.dtype):
+        e.env[param] = widened(e, Val(name, param.dtype, 1, 0))
+        return f"{memory_type(param.dtype)} {name}"
     e.env[param] = Val(name, param.dtype, 1, 0)
     return f"{register_type(param.dtype)} {name}"
 

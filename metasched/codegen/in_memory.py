@@ -1,4 +1,4 @@
-"""Values in memory and in registers: a bool is a byte in memory, bfloat16 float32 in registers.
+"""Values in memory and in registers: a bool is a byte in memory.
 
 Also stores under a mask, in which LLVM needs help.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from metasched.codegen.arithmetic import compare, convert
 from metasched.codegen.emit import Emitter
-from metasched.codegen.types import memory_type, register_type
+from metasched.codegen.small_floats import narrowed, widened
+from metasched.codegen.types import held_as_float32, memory_type
 from metasched.codegen.values import Val, literal
-from metasched.ir.dtype import BOOL, FLOAT32, DType
+from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import NE
 
 
@@ -19,33 +20,20 @@ def from_memory(e: Emitter, value: Val) -> Val:
     if dtype.is_bool:
         byte = Val(value.text, DType("uint8"), n, value.depth)
         return compare(e, NE, byte, literal(0, byte.dtype, n))
-    if dtype.kind == "bfloat":
-        wide = e.inline(f"zext {memory_type(dtype, n)} {value.text} to {_i32(n)}", dtype, n)
-        up = e.inline(f"shl {_i32(n)} {wide.text}, {_splat16(n)}", dtype, n)
-        return e.inline(f"bitcast {_i32(n)} {up.text} to {register_type(FLOAT32, n)}", dtype, n)
+    if held_as_float32(dtype):
+        return widened(e, value)
     return value
 
 
 def to_memory(e: Emitter, value: Val) -> str:
     """Convert a register value to its type in memory; gives type and name as LLVM text."""
-    dtype, n = value.dtype, value.lanes
+    dtype = value.dtype
     if dtype.is_bool:
         byte = convert(e, value, DType("uint8"))
         return byte.typed
-    if dtype.kind == "bfloat":
-        bits = e.pure(f"bitcast {value.typed} to {_i32(n)}", dtype, n, value)
-        high = e.pure(f"lshr {_i32(n)} {bits.text}, {_splat16(n)}", dtype, n, bits)
-        low = e.pure(f"trunc {_i32(n)} {high.text} to {memory_type(dtype, n)}", dtype, n, high)
-        return f"{memory_type(dtype, n)} {low.text}"
+    if held_as_float32(dtype):
+        return narrowed(e, value).typed
     return value.typed
-
-
-def _i32(lanes: int) -> str:
-    return register_type(DType("uint32"), lanes)
-
-
-def _splat16(lanes: int) -> str:
-    return literal(16, DType("uint32"), lanes).text
 
 
 def mangle(dtype: DType, lanes: int) -> str:

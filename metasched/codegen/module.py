@@ -19,7 +19,7 @@ class ModuleEmitter:
         recorded: length of the failure record in 64-bit numbers, including the assertion's code.
         uses_tiles: whether an instruction uses AMX tiles.
         has_fma: whether the target has fused multiply-adds.
-        rounds_bfloat: whether the target has an instruction that rounds like `round_bfloat`.
+        rounds_bfloat: whether an instruction rounds to bfloat16 as `small_floats` does.
     """
 
     def __init__(self, target: Target, name: str) -> None:

@@ -14,7 +14,13 @@ from metasched.codegen.in_memory import from_memory, to_memory
 from metasched.codegen.intrinsics import require_intrinsic
 from metasched.codegen.places import place_of
 from metasched.codegen.tiles import tile_product
-from metasched.codegen.types import instruction_type, memory_type, register_type, type_suffix
+from metasched.codegen.types import (
+    held_as_float32,
+    instruction_type,
+    memory_type,
+    register_type,
+    type_suffix,
+)
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import BufferLoad
@@ -175,7 +181,7 @@ def _magnitude(order: str, dual: bool) -> Rule:
         if not value.dtype.is_float:
             return literal(int(dual), BOOL, value.lanes)
         size = e.intrinsic(_name("llvm.fabs", value), value.dtype, value.lanes, value)
-        limit = literal(float("inf"), value.dtype, value.lanes)
+        limit = literal(value.dtype.largest, value.dtype, value.lanes)
         text = f"fcmp {order} {size.type} {size.text}, {limit.text}"
         return e.pure(text, BOOL, value.lanes, size)
 
@@ -195,7 +201,7 @@ def _reinterpret(e: Emitter, node: Call) -> Val:
 
 def _fma(e: Emitter, node: Call) -> Val:
     a, b, c = e.same_lanes(*(e.value(x) for x in node.args))
-    if not a.dtype.is_float or a.dtype.kind == "bfloat":
+    if not a.dtype.is_float or held_as_float32(a.dtype):
         return binary(e, Add, binary(e, Mul, a, b), c)
     return e.intrinsic(_name("llvm.fma", a), a.dtype, a.lanes, a, b, c)
 
@@ -329,7 +335,7 @@ OP_RULES: dict[str, Rule] = {
     **dict.fromkeys(("call_extern", "call_pure_extern"), _call_extern),
     **dict.fromkeys(("call_llvm_intrin", "call_llvm_pure_intrin"), _call_llvm),
     "abs": _abs, "popcount": _popcount, "clz": _clz, "bitwise_not": _not,
-    "isnan": _isnan, "isinf": _magnitude("oeq", False), "isfinite": _magnitude("olt", True),
+    "isnan": _isnan, "isinf": _magnitude("ogt", False), "isfinite": _magnitude("ole", True),
     "reinterpret": _reinterpret, "fma": _fma, "q_multiply_shift": _q_multiply_shift,
     "shift_left": _shift(True), "shift_right": _shift(False),
     "bitwise_and": _bitwise("and"), "bitwise_or": _bitwise("or"), "bitwise_xor": _bitwise("xor"),

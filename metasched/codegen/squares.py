@@ -23,10 +23,10 @@ from metasched.codegen.exchange import exchanged
 from metasched.codegen.in_memory import from_memory
 from metasched.codegen.memory import pointers
 from metasched.codegen.places import lane_offsets, place_of
-from metasched.codegen.types import memory_type
+from metasched.codegen.types import memory_type, stored_type
 from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.dtype import BOOL, INT64, DType
+from metasched.ir.dtype import BOOL, INT64
 from metasched.ir.expr import GE, Add, Expr, FloorDiv, Mul, Var
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import free_vars, transform
@@ -126,13 +126,6 @@ def _square(e: Emitter, load: BufferLoad, rows: Sequence[Val], base: Val, size: 
     for row in rows:
         place = e.inline(f"getelementptr {text}, ptr {row.text}, {base.typed}", INT64).text
         line = f"load {memory_type(dtype, size)}, ptr {place}, align {dtype.bytes}"
-        found.append(e.inline(line, _stored(dtype), size))
+        found.append(e.inline(line, stored_type(dtype), size))
     lanes = exchanged(e, [e.joined(found[n::size]) for n in range(size)])
     return [from_memory(e, Val(v.text, dtype, v.lanes)) for v in lanes]
-
-
-def _stored(dtype: DType) -> DType:
-    """A type that is in registers as `dtype` is in memory."""
-    if dtype.is_bool:
-        return DType("uint8")
-    return DType("uint16") if dtype.kind == "bfloat" else dtype

@@ -1,8 +1,8 @@
 """Types and constants in LLVM text, for values in registers and in memory.
 
-bool is i1 in registers and a byte in memory. bfloat16 is a float in registers, already rounded to
-bfloat16, and i16 in memory. LLVM's own bfloat type would need library calls for conversions on
-processors without AVX512-BF16.
+bool is i1 in registers and a byte in memory. bfloat16 and the types of 8 bits are floats in
+registers, already rounded (`small_floats`), and integers in memory. LLVM's own bfloat type would
+need library calls for conversions on processors without AVX512-BF16.
 """
 
 from __future__ import annotations
@@ -14,13 +14,25 @@ import numpy as np
 from metasched.errors import BuildError
 from metasched.ir.dtype import DType
 
+_SMALL = {"bfloat16": "i16", "float8_e4m3fn": "i8", "float8_e5m2": "i8"}
 _REGISTER = {
-    "float16": "half", "bfloat16": "float", "float32": "float", "float64": "double",
+    **dict.fromkeys(_SMALL, "float"), "float16": "half", "float32": "float", "float64": "double",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "uint8": "i8", "uint16": "i16", "uint32": "i32", "uint64": "i64",
     "bool": "i1", "handle": "ptr",
 }  # fmt: skip
-_MEMORY = {**_REGISTER, "bool": "i8", "bfloat16": "i16"}
+_MEMORY = {**_REGISTER, "bool": "i8", **_SMALL}
+
+
+def held_as_float32(dtype: DType) -> bool:
+    """Whether registers hold values of a type as float32, already rounded to the type."""
+    return dtype.scalar in _SMALL
+
+
+def stored_type(dtype: DType) -> DType:
+    """A type that registers hold as memory holds the scalar type `dtype`."""
+    integer = dtype.is_bool or held_as_float32(dtype)
+    return DType(f"uint{8 * dtype.bytes}") if integer else dtype
 
 
 def register_type(dtype: DType, lanes: int = 1) -> str:
@@ -68,8 +80,8 @@ def constant(value: float | int, dtype: DType) -> str:
             return f"0xH{np.array(value, np.float16).view(np.uint16):04X}"
     if dtype == "float64":
         rounded = float(value)
-    elif dtype == "bfloat16":
-        rounded = float(np.array(value, DType("bfloat16").numpy).astype(np.float32))
+    elif held_as_float32(dtype):
+        rounded = float(np.array(value, dtype.numpy).astype(np.float32))
     else:
         with np.errstate(over="ignore"):
             rounded = float(np.float32(value))

@@ -42,7 +42,7 @@ MACHINE_FEATURES: tuple[str, ...] = (
     "block.near_runs", "block.near_pages", "block.crowd", "block.l2_runs", "block.l2_pages",
 )  # fmt: skip
 
-CONVERT = {"bfloat16": 2.0, "float16": 1.0}
+CONVERT = {"bfloat16": 2.0, "float16": 1.0, "float8_e4m3fn": 5.0, "float8_e5m2": 2.0}
 """Instructions that widen a vector of a type, 1 for other types."""
 WINDOW = 150
 """How many arithmetic instructions a core looks ahead for work that does not wait for results."""

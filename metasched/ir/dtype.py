@@ -73,6 +73,11 @@ class DType(str):
         mantissa, exponent = _LARGEST[self.scalar]
         return (2.0 - 2.0**-mantissa) * 2.0**exponent
 
+    @property
+    def greatest(self) -> float:
+        """The greatest value of a floating-point type: infinity, if the type has an infinity."""
+        return self.largest if self.kind == "float8_e4m3fn" else math.inf
+
     def rounds_to_finite(self, number: Any) -> bool:
         """Whether a real number, if it is finite, stays finite in this floating-point type."""
         if number != number or number in (math.inf, -math.inf):

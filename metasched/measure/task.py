@@ -43,7 +43,8 @@ _EXACT_CALLS = frozenset(
     reinterpret fma ignore_loop_partition""".split()
 )
 _POSITIVE_CALLS = frozenset("log log2 log10 log1p sqrt rsqrt pow fmod acosh".split())
-_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52,
+        "float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}  # fmt: skip
 _DIVISIONS = (Div, Mod, FloorDiv, FloorMod)
 
 
@@ -194,7 +195,7 @@ def _inexact(node: Expr) -> str:
         return "division"
     if isinstance(node, FloatImm) and math.isfinite(node.value) and node.value % 1:
         return f"the constant {node.value:g}"
-    if isinstance(node, Add | Sub | Mul) and node.dtype.scalar in ("float16", "bfloat16"):
+    if isinstance(node, Add | Sub | Mul) and node.dtype.is_float and node.dtype.bits < 32:
         return f"{node.dtype.scalar} arithmetic"
     return ""
 

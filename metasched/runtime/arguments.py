@@ -321,8 +321,9 @@ class _Scalar:
             if not self.dtype.rounds_to_finite(value):
                 text = f"{brief(value)} does not fit in {self.param.dtype}"
                 raise checker.refuse(self.position, text)
-            if self.dtype.bits == 16:
-                return int(np.asarray(float(value)).astype(self.dtype.numpy).view(np.uint16))
+            if self.dtype.bits < 32:
+                bits = f"uint{self.dtype.bits}"
+                return int(np.asarray(float(value)).astype(self.dtype.numpy).view(bits))
             return float(value)
         if self.dtype.is_bool:
             if not isinstance(value, bool | np.bool_):

@@ -28,7 +28,8 @@ MANIFEST_VERSION = 1
 MOST_ARGUMENTS = 1000
 """The limit for a kernel called from Python: ctypes passes at most 1024."""
 _C_TYPES = {"bool": "uint8_t", "float32": "float", "float64": "double", "float16": "uint16_t",
-            "bfloat16": "uint16_t"}  # fmt: skip
+            "bfloat16": "uint16_t", "float8_e4m3fn": "uint8_t",
+            "float8_e5m2": "uint8_t"}  # fmt: skip
 _C_WORDS = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if
     inline int long register restrict return short signed sizeof static struct switch typedef union
@@ -330,7 +331,8 @@ def _describe(param: BufferArg | ScalarArg) -> str:
     strides = "row-major"
     if not param.compact:
         strides = f"strides {', '.join(_c_extent(e) for e in param.strides)} elements"
-    bits = " (its 16 bits)" if param.dtype in ("float16", "bfloat16") else ""
+    kind = DType(param.dtype)
+    bits = f" (its {kind.bits} bits)" if kind.is_float and kind.bits < 32 else ""
     return f" *   {_c_name(param.name)}: {param.dtype}{bits} {shape}, {strides}, {does}"
 
 

@@ -17,6 +17,7 @@ from metasched.errors import BuildError
 _C_TYPES: dict[str, Any] = {
     "bool": ctypes.c_uint8, "float32": ctypes.c_float, "float64": ctypes.c_double,
     "float16": ctypes.c_uint16, "bfloat16": ctypes.c_uint16,
+    "float8_e4m3fn": ctypes.c_uint8, "float8_e5m2": ctypes.c_uint8,
     "int8": ctypes.c_int8, "int16": ctypes.c_int16, "int32": ctypes.c_int32,
     "int64": ctypes.c_int64, "uint8": ctypes.c_uint8, "uint16": ctypes.c_uint16,
     "uint32": ctypes.c_uint32, "uint64": ctypes.c_uint64,

@@ -30,7 +30,7 @@ from metasched.runtime.build import build
 from metasched.script import parse
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 TYPES = (*INTEGERS, *FLOATS, "bool")
 SCALARS = tuple(t for t in TYPES if t not in ("int32", "int64"))  # these two do not overflow
 LOOPS = ("range({n})", "T.vectorized({n})", "T.serial({n})")

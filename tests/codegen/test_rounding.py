@@ -1,10 +1,13 @@
-"""float32 to bfloat16 and float16: ties to even, NaN, infinities and denormal numbers, by bits."""
+"""float32 to shorter floats: ties to even, NaN, infinities and denormal numbers, by bits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from codegen.kernels import build, call
+from codegen.kernels import build, call, program
+
+from metasched.ir.dtype import DType
+from metasched.schedule.schedule import Schedule
 
 NARROW = """
 @T.prim_func
@@ -44,6 +47,60 @@ def test_float16_is_rounded_to_even(loop):
     assert call(build(NARROW.format(count=len(a), kind="float16", loop=loop)), a, out) == 0
     np.testing.assert_array_equal(out, np.array([*HALF.values(), np.nan], np.float16))
     np.testing.assert_array_equal(np.signbit(out[:-1]), np.signbit(list(HALF.values())))
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits_are_rounded_to_even(kind, loop):
+    """At each of the 256 values, halfway between two, and at the numbers of float32 beside them."""
+    dtype = DType(kind).numpy
+    known = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    finite = np.sort(known[np.isfinite(known)])
+    beyond = np.float32([448, 464, 480, 57344, 61440, 65536, 1e38, 2**-10, 2**-17, 1e-40])
+    middle = np.concatenate([known, (finite[1:] + finite[:-1]) / 2, beyond, -beyond])
+    a = (middle.view(np.int32)[:, None] + np.arange(-2, 3, dtype=np.int32)).ravel().view(np.float32)
+    out = np.zeros(len(a), dtype)
+    assert call(build(NARROW.format(count=len(a), kind=kind, loop=loop)), a, out) == 0
+    with np.errstate(invalid="ignore"):
+        want = a.astype(dtype)
+    number = ~np.isnan(want.astype(np.float32))
+    assert np.isnan(out.astype(np.float32))[~number].all() and (~number).any()
+    np.testing.assert_array_equal(out.view(np.uint8)[number], want.view(np.uint8)[number])
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_each_float_of_8_bits_is_widened(kind, loop):
+    a = np.arange(256, dtype=np.uint8).view(DType(kind).numpy)
+    out = np.zeros(256, np.float32)
+    text = NARROW.format(count=256, kind="float32", loop=loop).replace('"float32"', f'"{kind}"', 1)
+    assert call(build(text), a, out) == 0
+    np.testing.assert_array_equal(out, a.astype(np.float32))
+
+
+def test_the_type_without_infinity_has_a_greatest_value():
+    """rfactor starts partial minima with the greatest value; infinity would become NaN."""
+    source = """
+@T.prim_func
+def main(A: T.Buffer((2, 2), "float8_e4m3fn"), B: T.Buffer((2,), "float8_e4m3fn"),
+         N: T.Buffer((2,), "bool")):
+    for i, j in T.grid(2, 2):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                B[vi] = T.float8_e4m3fn(448)
+            B[vi] = T.min(B[vi], A[vi, vj])
+    for i in range(2):
+        with T.block("N"):
+            vi = T.axis.spatial(2, i)
+            N[vi] = T.isinf(A[vi, 0] + A[vi, 0]) or not T.isfinite(A[vi, 1])
+"""
+    sch = Schedule(program(source))
+    sch.rfactor(sch.get_loops(sch.get_block("B"))[1], 0)
+    a = np.array([[448, 7], [-448, 3]], DType("float8_e4m3fn").numpy)
+    out, odd = np.zeros(2, a.dtype), np.ones(2, bool)
+    assert call(build(sch.func), a, out, odd) == 0
+    assert out.tolist() == [7, -448] and not odd.any()
 
 
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])

@@ -449,7 +449,8 @@ def test_inputs_are_nudged_by_one_rounding_and_the_same_way_each_time():
     assert (nudged(whole, task, 0) == fill(whole, task, 0)).all()
 
 
-@given(st.sampled_from(["int8", "uint8", "int64", "float16", "bfloat16", "float64", "bool"]))
+@given(st.sampled_from(["int8", "uint8", "int64", "float16", "bfloat16", "float8_e5m2", "float64",
+                        "bool"]))  # fmt: skip
 def test_every_type_can_be_filled_and_compared(dtype):
     array = dataclasses.replace(ARRAY, dtype=dtype, shape=(3, 5), strides=(5, 1), low=0, high=1)
     task = dataclasses.replace(task_of(scale()), arrays=(array,))

@@ -17,6 +17,7 @@ from measure.programs import accumulate, elementwise, failing, matmul, scale, un
 import metasched.runtime.cpu as cpu_device
 from metasched.errors import BuildError, KernelError, TargetError
 from metasched.ir.buffer import Buffer
+from metasched.ir.dtype import DType
 from metasched.ir.expr import Var
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import BufferStore, For
@@ -44,14 +45,14 @@ def test_result_is_right(kernel):
 @pytest.mark.parametrize(
     ("dtype", "numpy_type"),
     [(t, t) for t in ("float64", "int8", "int16", "int32", "int64", "uint8", "float16")]
-    + [("bfloat16", ml_dtypes.bfloat16)],
+    + [(t, getattr(ml_dtypes, t)) for t in ("bfloat16", "float8_e4m3fn", "float8_e5m2")],
 )
 def test_every_type_travels(dtype, numpy_type):
     run = build(elementwise(lambda x: x + x, dtype))
     x = np.arange(256).astype(numpy_type)
     y = np.zeros_like(x)
     run(x, y)
-    assert y.dtype == x.dtype and np.array_equal(y, x + x)
+    assert y.dtype == x.dtype and np.array_equal(y, x + x, equal_nan=x.dtype.itemsize == 1)
 
 
 def test_bool_travels():
@@ -205,6 +206,7 @@ def test_inconsistent_extents_are_refused(shapes, message):
         ("float32", -3.5e38, "-3.5e+38 does not fit in float32"),
         ("float16", 65520.0, "65520.0 does not fit in float16"),
         ("bfloat16", 10**39, "does not fit in bfloat16"),
+        ("float8_e4m3fn", 465, "465 does not fit in float8_e4m3fn"),
         ("float64", 10**400, "does not fit in float64"),
         ("float64", np.longdouble("1e400"), "does not fit in float64"),
     ],
@@ -229,10 +231,11 @@ def scaled(dtype):
     ("dtype", "value"),
     [("int8", -3), ("uint16", 40000), ("int64", 1 << 40), ("float64", 0.1), ("float32", 2),
      ("float16", 1.5), ("bfloat16", 2.5), ("int32", np.int64(7)), ("float32", np.float32(0.5)),
-     ("float32", 3.4028235e38), ("float32", -np.inf), ("float16", 65519.0), ("float16", np.inf)],
+     ("float32", 3.4028235e38), ("float32", -np.inf), ("float16", 65519.0), ("float16", np.inf),
+     ("float8_e4m3fn", 464), ("float8_e5m2", -0.3)],
 )  # fmt: skip
 def test_scalars_arrive(dtype, value):
-    numpy_type = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    numpy_type = DType(dtype).numpy
     x, y = np.ones(4, numpy_type), np.zeros(4, numpy_type)
     build(scaled(dtype))(x, y, value)
     assert np.array_equal(y, x + np.asarray(value).astype(numpy_type))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from space.random_kinds import INTS, Draw, Text
 
-WIDE = ("float64", "bfloat16", "float16", "uint16", "uint32", "uint64")
+WIDE = ("float64", "bfloat16", "float16", "float8_e5m2", "uint16", "uint32", "uint64")
 
 
 class Plain:

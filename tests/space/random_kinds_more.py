@@ -197,11 +197,12 @@ def indexed(d: Draw) -> str:
 
 
 def quantized(d: Draw) -> str:
-    """Products of bytes and of 16-bit floats with zero points, bias, rounding and saturation."""
+    """Products of bytes and small floats with zero points, bias, rounding and saturation."""
     n, m, k = d.size(), d.size(), d.size()
     a, b, c = d.rng.choice([("uint8", "int8", "int32"), ("uint8", "int8", "int32"),
                             ("int8", "int8", "int32"), ("uint8", "uint8", "int32"),
                             ("int16", "int16", "int32"), ("bfloat16", "bfloat16", "float32"),
+                            ("float8_e4m3fn", "float8_e4m3fn", "float32"),
                             ("float16", "float16", "float32")])  # fmt: skip
     integer = c == "int32"
     left, right = f'T.cast(A[vi, vk], "{c}")', f'T.cast(B[vk, vj], "{c}")'
@@ -244,8 +245,8 @@ def quantized(d: Draw) -> str:
 
 
 def narrow_chains(d: Draw) -> str:
-    """Element-wise work and sums in 16-bit floats, with casts up and down."""
-    n, m, small = d.size(), d.size(), d.pick("float16", "bfloat16")
+    """Element-wise work and sums in small floats, with casts up and down."""
+    n, m, small = d.size(), d.size(), d.pick("float16", "bfloat16", "float8_e5m2")
     t = Text.of(small, A=(n, m), B=(m,))
     cells = {"i": (n, "S"), "j": (m, "S")}
     wide = 'T.cast({}, "float32")'

@@ -15,11 +15,11 @@ Largest errors in units in the last place; tests hold them:
 | hypot, fmod | 0.6, 0 | 1, 0 |
 | rsqrt, sqrt | 1.5, 0.5 | 1.5, 0.5 |
 
-float16 and bfloat16 compute in float32 and round once. On processors without fused multiply-add the
-errors are up to 1 unit larger. The C library computes ldexp, lane by lane. It also computes sin,
-cos and tan of arguments beyond 2**28 in size, or beyond 2**22 without fused multiply-add, and fmod
-of operands whose quotient is 2**52 or more. Without fused multiply-add it computes float64 pow and
-all of fmod.
+Types of 16 and 8 bits compute in float32 and round once. On processors without fused multiply-add
+the errors are up to 1 unit larger. The C library computes ldexp, lane by lane. It also computes
+sin, cos and tan of arguments beyond 2**28 in size, or beyond 2**22 without fused multiply-add, and
+fmod of operands whose quotient is 2**52 or more. Without fused multiply-add it computes float64 pow
+and all of fmod.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def apply(e: Emitter, name: str, operands: list[Val]) -> Val:
         if name in ("floor", "ceil", "trunc", "round", "nearbyint") and dtype.is_int:
             return operands[0]
         raise BuildError(f"{name} needs floating-point operands, not {dtype}")
-    if dtype in ("float16", "bfloat16"):
+    if dtype.bits < 32:
         wide = [convert(e, v, FLOAT32) for v in operands]
         return convert(e, apply(e, name, wide), dtype)
     if name == "pow" and operands[1].const in (1, 2):
