@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from metasched.analysis.access import accesses
+from metasched.analysis.access import SHUFFLED, accesses
 from metasched.arith.indexmap import IndexMap
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Cast, Expr, Var, as_int
@@ -221,3 +221,17 @@ def stored_iter(sch: Schedule, block: BlockRV) -> int:
     node = sch.get(block)
     vector = vector_iter(node)
     return node.iter_vars.index(vector) if vector is not None else len(node.iter_vars) - 1
+
+
+def woven_iters(sch: Schedule, block: BlockRV) -> tuple[int, int] | None:
+    """The positions of two iterators of a copying block: lanes that the block stores apart, and the
+    few elements between two lanes. For B[v * 3 + p] = A[p, v] with p in 3, these are v and p."""
+    node, short = sch.get(block), stored_iter(sch, block)
+    few = as_int(node.iter_vars[short].dom.extent) or 1
+    for n, v in enumerate(node.iter_vars):
+        moves = [(a.is_write, iter_stride(a, v.var)) for a in accesses(node)]
+        stores = {s for stored, s in moves if stored}
+        loads = [s is not None and 0 <= s <= SHUFFLED for stored, s in moves if not stored]
+        if 1 < few <= SHUFFLED and stores == {few} and all(loads):
+            return n, short
+    return None

@@ -182,6 +182,17 @@ def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | i
     sch.vectorize(inner)
 
 
+def weave(sch: Schedule, loops: Sequence[LoopRV], lane: int, few: int, width: ExprRV | int) -> None:
+    """Vectorize `width` iterations of the loop at position `lane`, around the loop at position
+    `few`, whose elements lie between the lanes; unroll all other loops."""
+    outer, inner = sch.split(loops[lane], [None, width])
+    rows = [loop for position, loop in enumerate(loops) if position not in (lane, few)]
+    sch.reorder(*rows, outer, inner, loops[few])
+    for loop in (*rows, outer, loops[few]):
+        sch.unroll(loop)
+    sch.vectorize(inner)
+
+
 def epilogue(sch: Schedule, block: BlockRV) -> BlockRV | None:
     """A handle of `epilogue_of` a block."""
     found = epilogue_of(sch, block)

@@ -59,6 +59,29 @@ def test_lanes_near_each_other_keep_their_loops():
     same(text, 4)
 
 
+FILLED = """
+@T.prim_func
+def main(n: T.int32, A: T.Buffer((3 * 24,)), B: T.Buffer((3 * 24,))):
+    for v in T.vectorized(24):
+        for p in {loop}({extent}):
+            B[v * 3 + p] = A[v + p * 24] + T.Cast("float32", p + n)
+"""
+
+
+def test_copies_that_fill_short_rows_are_stored_together():
+    """Three vectors of lanes, one store of 48 or 72 elements beside each other."""
+    text = FILLED.format(loop="T.unroll", extent=3)
+    assert inside(text) == []
+    same(text, 3)
+
+
+@pytest.mark.parametrize(("loop", "extent"), [("T.unroll", 2), ("range", 3)])
+def test_loops_that_fill_no_rows_stay(loop, extent):
+    text = FILLED.format(loop=loop, extent=extent)
+    assert len(inside(text)) == 1
+    same(text, 3)
+
+
 def test_many_stores_keep_their_loops():
     text = ROWS.format(stride=30, loop="T.unroll", extent=4).replace("T.unroll(4)", "T.unroll(24)")
     assert len(inside(text)) == 2

@@ -7,6 +7,7 @@ import pytest
 from oracle import check_numbers
 from space.candidates import assert_same, draw, spaces, tiny
 
+from metasched.ir.expr import as_int
 from metasched.ir.interp import run
 from metasched.ir.stmt import ForKind
 from metasched.schedule.schedule import Schedule
@@ -36,6 +37,51 @@ def test_results_are_laid_out_by_the_new_iterators(name, written):
     sch = rewritten(name, "conv")
     assert f"{written} = {written} + " in sch.script()
     assert_same(name, sch.mod)
+
+
+RESAMPLED = """
+@T.prim_func
+def main(
+    X: T.Buffer((4, {down} * {n} // {up} + 16)), H: T.Buffer(({up}, 16)), Y: T.Buffer((4, {n}))
+):
+    for c, n, k in T.grid(4, {n}, 16):
+        with T.block("Y"):
+            vc, vn, vk = T.axis.remap("SSR", [c, n, k])
+            with T.init():
+                Y[vc, vn] = T.float32(0)
+            Y[vc, vn] += H[{down} * vn % {up}, vk] * X[vc, {down} * vn // {up} + 15 - vk]
+"""
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "phases"),
+    [(3, 2, 3), (4, 3, 4), (4, 6, 2), (2, 4, 0), (3, 1, 3), (5, 3, 0)],  # 5 divides no extent
+)
+def test_a_divided_multiple_of_an_iterator_has_phases(up, down, phases):
+    """The phases are as many as remainders occur: 6 * n % 4 is 0 or 2."""
+    func = parse(RESAMPLED.format(up=up, down=down, n=96))
+    sch = Schedule(func, seed=0)
+    after = MatrixForm(512)(sch, sch.get_block("Y"))[0]
+    assert (after is sch) == (not phases)
+    assert not phases or f"T.alloc_buffer(({phases}, 4, " in after.script()
+    check_numbers(func, after.mod, compiled=True)
+
+
+def test_phases_fill_memory_between_the_lanes():
+    """The phases are whole in a tile, and the lanes of all phases are stored together."""
+    func = parse(RESAMPLED.format(up=3, down=2, n=96))
+    sch = Schedule(func, seed=0)
+    after = MatrixForm(512)(sch, sch.get_block("Y"))[0]
+    drawn = 0
+    for space in RegisterTiling(512, 32, 2)(after, after.get_block("Y")):
+        for seed in range(4):
+            if (tiled := draw(func, space.trace, seed)) is not None:
+                loops = [tiled.get(x) for x in tiled.get_loops(tiled.get_block("Y_local"))]
+                assert (loops[-2].kind, loops[-1].kind) == (ForKind.VECTORIZED, ForKind.UNROLLED)
+                assert as_int(loops[-1].extent) == 3
+                check_numbers(func, tiled.mod, compiled=True)
+                drawn += 1
+    assert drawn
 
 
 JOINED = {  # results, loops, the store and the factors, and the results that the block then writes

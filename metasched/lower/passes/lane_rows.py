@@ -4,7 +4,8 @@
         for i in T.unroll(3): B[n, i] = ..    ->      B[n, 0] = ..; B[n, 1] = ..; B[n, 2] = ..
 
 Code generation then sees which elements of a row the lanes load and store, and moves whole rows
-(see `codegen.columns`).
+(see `codegen.columns`), or shuffles the lanes of short rows that the stores fill (see
+`codegen.interleaved`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from metasched.ir.visit import (
     substitute,
     transform,
     walk,
+    walk_stmts,
 )
 
 MOST = 256
@@ -41,7 +43,8 @@ def copy_rows(func: PrimFunc) -> PrimFunc:
 def _loop(stmt: Stmt) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind is not ForKind.VECTORIZED:
         return None
-    if not _in_rows(stmt.body, stmt.var) or _stores(stmt.body, {}) > MOST:
+    rows = _in_rows(stmt.body, stmt.var) or _fills_rows(stmt.body, stmt.var)
+    if not rows or _stores(stmt.body, {}) > MOST:
         return None
     body = _copied(stmt.body)
     return None if body is stmt.body else evolve(stmt, body=transform(body, on_expr=_number))
@@ -54,6 +57,18 @@ def _in_rows(body: Stmt, lane: Var) -> bool:
         for x in walk(body)
         if isinstance(x, (BufferLoad, BufferStore)) and len(x.indices) == 1
     )
+
+
+def _fills_rows(body: Stmt, lane: Var) -> bool:
+    """Whether an unrolled loop stores all elements of a row of at most `SHUFFLED` elements."""
+    for loop in walk_stmts(body):
+        if isinstance(loop, For) and loop.kind is ForKind.UNROLLED:
+            store, row = loop.body, as_int(loop.extent) or 0
+            if isinstance(store, BufferStore) and 1 < row <= SHUFFLED and len(store.indices) == 1:
+                moves = linear_address(store.indices[0]).terms
+                if moves.get(lane) == row and moves.get(loop.var) == 1:
+                    return True
+    return False
 
 
 def _stores(stmt: Stmt, ranges: Mapping[Var, Interval]) -> float:

@@ -3,6 +3,7 @@
 It rewrites iterators in three ways, so that later tiling modules find plain iterators:
 
     h in 16, indices h // 2, h % 2   ->  phases h % 2, outside, and h // 2  (convolution transposed)
+    n in 96, indices 2 * n // 3, 2 * n % 3  ->  phases n % 3 and n // 3     (rational resampling)
     c in 256, index c // 64          ->  groups c // 64 and channels c % 64 (convolution in groups)
     o in 32, y in 4, stores along y  ->  lanes o * 4 + y in 128             (capsules)
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from math import gcd
 
 from metasched.analysis.access import Access, accesses
 from metasched.arith.affine import linear
@@ -253,12 +255,14 @@ def cuts(node: Block) -> dict[Expr, _Cut]:
         if isinstance(e, (FloorDiv, FloorMod))
     ]
     for e in divisions:
-        by, form = as_int(e.b), linear(e.a)
+        divisor, form = as_int(e.b) or 1, linear(e.a)
         for var, extent in extents.items():
-            if by is None or by < 2 or form.terms.get(var) != 1 or extent % by or extent == by:
+            factor = form.terms.get(var, 0)
+            by = divisor // gcd(factor, divisor)
+            if by < 2 or extent % by or extent == by:
                 continue
-            phases = isinstance(e, FloorMod) or (var in found and found[var].phases)
-            found[var] = _Cut(by, phases)
+            phases = isinstance(e, FloorMod) or factor != 1
+            found[var] = _Cut(by, phases or (var in found and found[var].phases))
     return found
 
 

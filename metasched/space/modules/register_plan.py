@@ -13,7 +13,7 @@ from metasched.ir.stmt import Block, IterKind
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
-from metasched.space.packing import Operand, fill_panel
+from metasched.space.packing import Operand, fill_panel, woven_iters
 from metasched.space.strides import FEW, iter_stride, loads_run_along, rows_of, vector_iter
 from metasched.space.tiling import Axis, epilogue_of, untouched
 
@@ -36,6 +36,7 @@ class Plan:
         at_run_time: the number of columns is known at run time only.
         ordered: the terms of the block keep their order.
         in_place: the block updates results in memory, which no stage stores.
+        woven: the position of the iterator whose few results lie between two lanes in memory.
     """
 
     vector: int
@@ -48,6 +49,12 @@ class Plan:
     at_run_time: bool = False
     ordered: bool = False
     in_place: bool = False
+    woven: int | None = None
+
+    def spare(self, registers: int) -> int:
+        """How many of the registers neither results nor columns take: one for an operand. Woven
+        results have an operand each, which takes two loads and a shuffle."""
+        return 1 if self.woven is None else 1 + registers // 3
 
 
 def in_order(block: Block) -> bool:
@@ -116,6 +123,20 @@ def overcompute(
         own = [at.get(places[indices.index(v.var)], 1) for v in start.iter_vars]
         sch.overcompute(first, own)
     sch.overcompute(block, [multiples.get(n, 1) for n in range(len(node.iter_vars))])
+
+
+def woven(sch: Schedule, block: BlockRV, finish: BlockRV | None, plan: Plan) -> int | None:
+    """The position of the iterator whose few results `finish` stores between two lanes."""
+    found = None if finish is None or plan.form is not None else woven_iters(sch, finish)
+    if found is None or finish is None:
+        return None
+    node, last = sch.get(block), sch.get(finish)
+    result = node.writes[0]
+    held = next(r for r in last.reads if r.buffer is result.buffer)
+    there = {h.min: r.min for r, h in zip(result.region, held.region, strict=True)}
+    lane, few = (there.get(last.iter_vars[n].var) for n in found)
+    iters: list[Expr] = [v.var for v in node.iter_vars]
+    return iters.index(few) if few in iters and lane is iters[plan.vector] else None
 
 
 def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:

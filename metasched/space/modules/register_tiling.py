@@ -47,6 +47,7 @@ from metasched.space.modules.register_plan import (
     overcompute,
     starter_of,
     tile_step,
+    woven,
 )
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import (
@@ -57,6 +58,7 @@ from metasched.space.packing import (
     packed_panels,
     stored_iter,
     strips,
+    woven_iters,
 )
 from metasched.space.strides import FEW, vector_iter, walks_anywhere, worth_packing
 from metasched.space.tiling import (
@@ -74,6 +76,7 @@ from metasched.space.tiling import (
     tile,
     tileable,
     vectors,
+    weave,
     within_parallel,
 )
 
@@ -248,6 +251,7 @@ class RegisterTiling:
             sch.set_scope(block, 0, "local")
         elif not plan.ordered:
             finish = sch.cache_write(block, 0, "local")
+        plan = replace(plan, woven=woven(sch, block, finish, plan))
         how = (plan.vector, plan.step, plan.form is None)
         panels = packed_panels(sch, block, pack, *how) if pack is not None else []
         if plan.step > 1:
@@ -295,6 +299,9 @@ class RegisterTiling:
         for stage, move in ((first, sch.compute_at), (finish, sch.reverse_compute_at)):
             if stage is not None:
                 move(stage, place, preserve_unit_loops=True)
+                if plan.woven is not None and (found := woven_iters(sch, stage)) is not None:
+                    weave(sch, sch.get_loops(stage)[depth:], *found, width)
+                    continue
                 lane = stored_iter(sch, stage)
                 together = copied_together(sch, stage, lane, max(plan.widths))
                 wide = width if together >= max(plan.widths) else together
@@ -370,6 +377,9 @@ class RegisterTiling:
                 tiles[axis] = (levels[-len(columns) :], columns)
             elif axis.extent == 1 or (pack is not None and axis.position in pack.batch):
                 tiles[axis] = (levels[:1], ())
+            elif axis.position == plan.woven:
+                tiles[axis] = (levels[-1:], ())
+                registers.append(as_expr(axis.extent or 1))
             elif axis.at_run_time:
                 # the inner tiles are constant: one loop of run-time extent, then the registers
                 around = levels[1] if pack is not None else levels[0]
@@ -385,7 +395,7 @@ class RegisterTiling:
         if strict and pack is not None and outside:
             sch.require(as_expr(product(outside)) <= int(packings))
         results = as_expr(product(registers))
-        sch.require(results + registers[0] + 1 <= self.registers)
+        sch.require(results + registers[0] + plan.spare(self.registers) <= self.registers)
         accumulators = self.min_accumulators([a for a in spatial if tiles[a][1]], plan, padded)
         if strict and accumulators > 1:
             sch.require(results >= accumulators)
@@ -463,7 +473,8 @@ class RegisterTiling:
 
     def balance(self, sch: Schedule, spatial: Sequence[Axis], tiles: Tiles) -> None:
         """Require a number of outer tiles that keeps the cores busy (see `tiling.balance`)."""
-        whole = math.prod(a.extent or 1 for a in spatial if not tiles[a][1])
+        alone = [a for a in spatial if tiles[a][0][0] == _PARALLEL and not tiles[a][1]]
+        whole = math.prod(a.extent or 1 for a in alone)
         parts = [tiles[axis] for axis in spatial if tiles[axis][1]]
         balance(sch, self.cores, whole, [factors[0] for at, factors in parts if at[0] == _PARALLEL])
 
