@@ -100,17 +100,22 @@ class SpaceGenerator:
         for module in self.modules:
             # On a busy machine a built-in module may take seconds, which is no fault of it.
             with apart(f"schedule module {module.name}", patient=is_built_in(module)):
-                found = thinned([after for sch in found for after in self._visit(module, sch)])
+                share = -(-MAX_SPACES // len(found))  # more would be thinned out below
+                parts = [self._visit(module, sch, share) for sch in found]
+                found = thinned([after for part in parts for after in part])
         self.notes[:] = reasons(written, found)
         return _distinct(found)
 
-    def _visit(self, module: Module, sch: Schedule) -> list[Schedule]:
-        """Run a module on every block, the last consumer first, the root last."""
+    def _visit(self, module: Module, sch: Schedule, most: int) -> list[Schedule]:
+        """Run a module on every block, the last consumer first, the root last.
+
+        After each block, at most `most` of the alternatives go on.
+        """
         found = [sch]
         for name in list(sch.mod.functions):
             for token in visit_order(sch.mod[name].body):
                 parts = [self._apply(module, before, name, token) for before in found]
-                found = thinned([after for part in parts for after in part])
+                found = thinned([after for part in parts for after in part], most)
         return found
 
     def _apply(self, module: Module, sch: Schedule, func: str, token: BlockToken) -> list[Schedule]:

@@ -111,6 +111,14 @@ def test_alternatives_multiply_up_to_a_limit():
     assert 0 < len(many) <= MAX_SPACES
 
 
+def test_no_more_blocks_are_visited_than_alternatives_are_kept():
+    """Each of 32 alternatives would visit up to 32 more at each block, to be thinned out."""
+    two, visits = choose(note("a"), note("b")), []
+    counted = ScheduleModule("counted", ("cpu",), lambda s, b: visits.append(b) or [s, s.copy()])
+    SpaceGenerator((two, counted)).generate(tiny("sfm"))
+    assert len(visits) == MAX_SPACES * 5  # 4 blocks and the root
+
+
 def test_a_function_is_a_space():
     def in_place(sch):
         sch.annotate(sch.get_block("Z"), "a", 1)
