@@ -7,8 +7,10 @@ import pytest
 from codegen.kernels import NATIVE, agree, integers
 
 from metasched import Schedule
-from metasched.ir.stmt import For, ForKind, IfThenElse
-from metasched.ir.visit import walk_stmts
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.expr import as_expr, as_int
+from metasched.ir.stmt import For, ForKind, IfThenElse, LetStmt
+from metasched.ir.visit import substitute, walk_stmts
 from metasched.lower.pipeline import lower
 from metasched.script import parse
 
@@ -42,10 +44,24 @@ def test_rows_side_by_side_run_without_tests_where_all_rows_have_elements(rows):
     assert tested == [True, False, True]
 
 
+def test_a_group_of_rows_runs_over_the_columns_near_to_it_only():
+    """The skewed columns of all 50 groups are 212; four rows of 13 are busy in 16 of them."""
+    func = lower(_skewed(200, 14, 4).mod["main"], NATIVE)
+    lets = {s.var: s.value for s in walk_stmts(func.body) if isinstance(s, LetStmt)}
+    (group,) = [s.var for s in walk_stmts(func.body) if isinstance(s, For) and s.var.name == "i_0"]
+    ends = {}
+    for at in (0, 7, 49):
+        known = {group: as_expr(at, group.dtype)}
+        for var, value in lets.items():
+            known[var] = Analyzer().simplify(substitute(value, known))
+            ends[at, var.name.rsplit("_")[-1]] = as_int(known[var])
+    assert [ends[at, "last"] - ends[at, "first"] for at in (0, 7, 49)] == [16, 16, 15]
+
+
 @pytest.mark.parametrize("together", [2, 4, 7])
 @pytest.mark.parametrize(
     ("rows", "columns"),
-    [(17, 101), (19, 101), (5, 20), (40, 18), (3, 17)],  # in the last no piece is without tests
+    [(17, 101), (19, 101), (5, 20), (40, 18), (90, 17), (3, 17)],  # the last is tested throughout
 )
 def test_loops_cut_at_places_of_outer_loops_give_the_same_results(rows, columns, together):
     sch = _skewed(rows, columns, together)

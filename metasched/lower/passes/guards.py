@@ -9,8 +9,9 @@ around two such versions is cut where the test fails first:
     for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
 
 so that what S accumulates stays in registers. A long loop is also cut at places that depend on the
-loops around. If the test compares with an extent that is known at run time only, a loop around two
-versions gets two versions itself, up to the loops over tiles.
+loops around. Where the tests in T tell that T does nothing, as far from a group of time steps,
+these iterations are left out. If the test compares with an extent that is known at run time only, a
+loop around two versions gets two versions itself, up to the loops over tiles.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _loop(loop: For, test: IfThenElse, symbols: Symbols) -> Stmt | None:
         if inside:
             if wraps:
                 return None
-            cut = _cut(loop, parts, test.then, test.orelse)
+            cut = _cut(loop, parts, test, symbols)
             return _versions(loop, parts, test, symbols) if cut is None else cut
         branches = [evolve(loop, body=test.then), _fresh(evolve(loop, body=test.orelse))]
         then, orelse = (_again(branch, symbols) for branch in branches)
@@ -205,13 +206,14 @@ def _versions(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) 
     return IfThenElse(condition, plain, _fresh(loop))
 
 
-def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
+def _cut(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) -> Stmt | None:
     """Split a loop where all of `parts` begin to hold, and where the first part ceases to hold.
 
     Places that depend on the loops around cut long loops only: each of the three pieces may be
     empty. None for a loop with jumps: a `break` would leave its own piece only.
     """
-    if loop.kind is not ForKind.SERIAL or jumps(loop.body):
+    then, orelse = test.then, test.orelse
+    if orelse is None or loop.kind is not ForKind.SERIAL or jumps(loop.body):
         return None
     low, high, left = _limits(loop, parts)
     low = ir.minimum(low, loop.extent)
@@ -225,15 +227,56 @@ def _cut(loop: For, parts: list[Expr], then: Stmt, orelse: Stmt) -> Stmt | None:
     if left:
         high = ir.Select(all_of(left), high, low)
     begin, end = (Var(f"{loop.var.name}_{place}", INT64) for place in ("begin", "end"))
-    body = seq(_pieces(loop, begin, end, then, orelse))
+    busy = _busy(loop, orelse, symbols)
+    if busy is None:
+        pieces = _pieces(loop, begin, end, then, orelse)
+        return LetStmt(begin, low, LetStmt(end, high, seq(pieces)))
+    first, last = (Var(f"{loop.var.name}_{place}", INT64) for place in ("first", "last"))
+    body = seq(_pieces(loop, begin, end, then, orelse, (first, last)))
+    body = LetStmt(last, ir.maximum(end, busy[1]), body)
+    body = LetStmt(first, ir.minimum(busy[0], begin), body)
     return LetStmt(begin, low, LetStmt(end, high, body))
 
 
-def _pieces(loop: For, low: Expr, high: Expr, then: Stmt, orelse: Stmt) -> list[Stmt]:
-    """A loop with one body from `low` to `high`, and another before and after."""
+def _busy(loop: For, body: Stmt, symbols: Symbols) -> tuple[Expr, Expr] | None:
+    """From where to where in a loop the body does anything, as far as its tests tell; None if they
+    do not tell."""
+    parts = [p for p in _needed(body) if loop.var in free_vars(p) and not is_data(p, symbols.data)]
+    low, high, left = _limits(loop, parts)
+    return (low, high) if len(left) < len(parts) else None
+
+
+def _needed(stmt: Stmt) -> list[Expr]:
+    """Conditions that hold wherever a statement does anything.
+
+    A linear test inside a loop of constant length holds nowhere in the loop unless it holds where
+    it is weakest.
+    """
+    if isinstance(stmt, IfThenElse) and stmt.orelse is None:
+        return [part for part in conjuncts(stmt.condition, hints=False) if _is_plain(part)]
+    extent = as_int(stmt.extent) if isinstance(stmt, For) else None
+    if not isinstance(stmt, For) or not extent:
+        return []
+    weakest = [
+        part if stmt.var not in free_vars(part) else _for_one(part, stmt, extent)
+        for part in _needed(stmt.body)
+    ]
+    return [part for part in weakest if part is not None]
+
+
+def _pieces(
+    loop: For, low: Expr, high: Expr, then: Stmt, orelse: Stmt,
+    whole: tuple[Expr, Expr] | None = None,
+) -> list[Stmt]:  # fmt: skip
+    """A loop with one body from `low` to `high`, and another before and after.
+
+    Args:
+        whole: where the other body begins and ends; by default, where the loop does.
+    """
     out: list[Stmt] = []
     zero = as_expr(0, INT64)
-    for begin, end, body in ((zero, low, orelse), (low, high, then), (high, loop.extent, orelse)):
+    first, last = (zero, loop.extent) if whole is None else whole
+    for begin, end, body in ((first, low, orelse), (low, high, then), (high, last, orelse)):
         extent = end - begin
         if as_int(extent) != 0:
             var = Var(loop.var.name, INT64)
@@ -280,6 +323,15 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
     if found is None:
         return None
     form, slack = linear_address(found[0]), max(found[1], 0) * (extent - 1)
+    return compare(ir.LT, sum_of(form.terms, form.const + slack), as_expr(0, INT64))
+
+
+def _for_one(part: Expr, loop: For, extent: int) -> Expr | None:
+    """A condition that holds if `part` holds in any iteration."""
+    found = _difference(part, loop)
+    if found is None:
+        return None
+    form, slack = linear_address(found[0]), min(found[1], 0) * (extent - 1)
     return compare(ir.LT, sum_of(form.terms, form.const + slack), as_expr(0, INT64))
 
 
