@@ -43,9 +43,22 @@ def scan(A: T.Buffer((64, 64), "int32")):
             A[i, j] = A[i, j] + A[i, j - 1]
 
 
+@T.prim_func
+def scattered(A: T.Buffer((50,), "int32"), P: T.Buffer((900, 3), "int32")):
+    for e, i, j in T.grid(900, 3, 3):
+        with T.block("A"):
+            A[P[e, i]] = A[P[e, i]] + P[e, j]
+
+
 def offered(func: PrimFunc, cores: int = 2) -> list[Schedule]:
     sch = Schedule(func, seed=3)
     return Wavefront(cores)(sch, sch.get_block("A"))
+
+
+def test_rows_too_short_for_two_at_a_time_are_left_alone() -> None:
+    """A factor of 2 or 3 makes every order legal, but runs one row after the other."""
+    (only,) = offered(scattered)
+    assert "T.unroll" not in only.script()
 
 
 @pytest.mark.parametrize("func", [sweeps, rows])

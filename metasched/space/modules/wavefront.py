@@ -32,6 +32,8 @@ STRUCTURE = "wavefront"
 """The value of the note TILED on a block."""
 FACTORS = (1, 2, 3)
 """Factors of the skew that are tried; the smallest legal one is taken."""
+LONG = 4
+"""The skewed loop is at least this many times as long as the distance of the iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,10 @@ class Wavefront:
         if not _is_chained(sch, block):
             return [sch]
         for at in range(len(sch.get_loops(block)) - 1):
+            length = sch.state.size(sch.get(sch.get_loops(block)[at + 1]).extent)
             for factor in FACTORS:
+                if length is not None and length < LONG * factor:
+                    break  # iterations of the outer loop would hardly run at the same time
                 if self._overlaps(sch.copy(), block, at, factor):
                     ways = [partial(self._interleaved, block, at, factor)]
                     if self.cores > 1:
