@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched import Schedule, build
+from metasched.arith.affine import linear_address
+from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Expr, FloorMod, Max, Min, Select
 from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, IfThenElse
@@ -64,6 +66,40 @@ def _loops(text: str, *kinds: type[Expr]) -> list[tuple[int, bool]]:
 def test_the_loop_is_cut_where_the_clamp_begins(index, loops):
     assert _loops(_rows(index), Min, Max) == loops
     agree(_rows(index), integers((5, 100)), np.full(1, 50), integers((5, 96)))
+
+
+def test_a_mirrored_index_is_plain_where_most_lanes_are():
+    """The tests have a remainder of the loop's variable, so that no count of iterations decides."""
+    text = """
+@T.prim_func
+def main(A: T.Buffer((2, 96), "float32"), B: T.Buffer((2, 96), "float32")):
+    for j0 in T.serial(12):
+        for k in T.serial(5):
+            for j1 in T.vectorized(16):
+                with T.block("b"):
+                    vi = T.axis.spatial(2, j0 // 6)
+                    vj = T.axis.spatial(96, j0 % 6 * 16 + j1)
+                    vk = T.axis.reduce(5, k)
+                    with T.init():
+                        B[vi, vj] = T.float32(0)
+                    B[vi, vj] += A[vi, T.if_then_else(vj + vk < 2, 2 - vj - vk, T.if_then_else(
+                        vj + vk > 97, 192 - vj - vk, vj + vk - 2))]
+"""
+    body = lower(parse(text), NATIVE).body
+    (versions,) = [s for s in walk_stmts(body) if isinstance(s, IfThenElse)]
+    lanes = {s.var for s in walk_stmts(body) if isinstance(s, For) if s.kind is ForKind.VECTORIZED}
+    steps = []  # of the lanes in the index of A; a choice has none
+    for version in (versions.then, versions.orelse):
+        (index,) = {
+            n.indices[0]
+            for s in walk_stmts(version)
+            for e in s.exprs
+            for n in walk_exprs(e)
+            if isinstance(n, BufferLoad) and n.buffer.name.startswith("A")
+        }
+        steps.append({linear_address(index).terms.get(lane, 0) for lane in lanes})
+    assert [max(each) for each in steps] == [1, 0]
+    agree(text, integers((2, 96)), integers((2, 96)))
 
 
 def test_other_loops_stay_whole():

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
@@ -200,7 +201,7 @@ class _Plain:
         if count <= (self.extent or 0) // 2 or test is None:
             if not moves or isinstance(part, (EQ, NE)):
                 return None
-            test, value = found[[v for _, v in found].index(True)]
+            test, value = max(found, key=lambda way: (self._share(way[0]), way[1]))
             if test is None or not self.moves_results:
                 return None
             if not any(self.loop in free_vars(atom) for atom in test.terms):
@@ -217,6 +218,19 @@ class _Plain:
         first = -(-test.const // -factor) if factor < 0 else 0
         last = -test.const // factor if factor > 0 else extent - 1
         return max(0, min(last, extent - 1) - max(first, 0) + 1)
+
+    def _share(self, test: Linear | None) -> float:
+        """How much of the range of a sum is not positive: 0 for no sum, 0.5 if it is unknown."""
+        if test is None:
+            return 0
+        known = Analyzer({self.loop: (0, self.turns - 1)} if self.turns else {})
+        low = high = float(test.const)
+        for atom, factor in test.terms.items():
+            ends = known.interval(atom)
+            low, high = low + min(factor * e for e in ends), high + max(factor * e for e in ends)
+        if low == -inf or high == inf:
+            return 0.5
+        return min(1, max(0, (1 - low) / (1 + high - low)))
 
     def _require(self, test: Linear) -> None:
         if not any(t.terms == test.terms and t.const >= test.const for t in self.tests):
