@@ -89,3 +89,21 @@ def f(P: T.Buffer((9,), "int32"), A: T.Buffer((64,), "float32")):
 """
     )
     DisallowDynamicLoop()(Schedule(func), TARGET)
+
+
+def test_loops_of_a_scalar_parameter_are_no_dynamic_loops_unless_they_become_straight_code():
+    """`tune(sizes=...)` names extents of parameters; a scalar has no size to name."""
+    func = parse(
+        """
+@T.prim_func
+def f(n: T.int32, A: T.Buffer((64,), "float32")):
+    for i in range(n):
+        with T.block("A"):
+            v = T.axis.spatial(n, i)
+            A[v] = T.float32(1)
+"""
+    )
+    sch = Schedule(func)
+    DisallowDynamicLoop()(sch, TARGET)
+    sch.unroll(sch.get_loops("A")[0])
+    assert rejected(DisallowDynamicLoop(), sch).reason == "dynamic-loop"
