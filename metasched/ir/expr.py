@@ -27,7 +27,7 @@ from typing import Any, ClassVar, TypeAlias
 from metasched.errors import TypeMismatchError, brief
 from metasched.ir.dtype import BOOL, DType, promote
 from metasched.ir.dtype import wrap as wrap
-from metasched.ir.intern import known, make
+from metasched.ir.intern import LARGE, known, make, tree_size
 from metasched.ir.operators import Numeric, Operators
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
@@ -36,7 +36,7 @@ ExprLike: TypeAlias = "Expr | int | float | bool"
 class Expr(Operators):
     """Base of all expressions. `children` are the sub-expressions, `rebuild` replaces them."""
 
-    __slots__ = ("_code", "_free", "_memo", "dtype")
+    __slots__ = ("_code", "_free", "_size", "dtype")
     _free: frozenset[Var] | None
     _typed: ClassVar[bool] = False  # whether the constructor takes the dtype first
     dtype: DType
@@ -60,7 +60,8 @@ class Expr(Operators):
         return type(self), (self.dtype, *parts) if self._typed else parts
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(repr(getattr(self, n)) for n in self.fields)})"
+        names = self.fields if tree_size(self) <= LARGE else ()
+        return f"{type(self).__name__}({', '.join(repr(getattr(self, n)) for n in names)})"
 
     def astype(self, dtype: DType | str) -> Expr:
         """This value converted to `dtype`; the value itself if it already has this type."""
@@ -97,10 +98,9 @@ class Var(Expr):
 
     def __new__(cls, name: str, dtype: DType | str = "int32", serial: int = 0) -> Var:
         self = object.__new__(cls)
-        object.__setattr__(self, "_free", None)
-        object.__setattr__(self, "dtype", DType(dtype))
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "serial", serial)
+        values = ("_free", None), ("dtype", DType(dtype)), ("name", name), ("serial", serial)
+        for field, value in values:
+            object.__setattr__(self, field, value)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """Interning: one object per distinct node, held weakly, found by the node's class and fields.
 
-The file also has `quick`, for immutable nodes that are not interned.
+The file also has `quick`, for immutable nodes that are not interned, and `tree_size`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 C = TypeVar("C")
 
 _TABLE: dict[Any, _Ref] = {}
+LARGE = 2000
+"""The nodes of an expression as a tree from which its shared parts are treated as shared."""
 
 
 class _Ref(weakref.ref["Interned"]):
@@ -74,6 +76,25 @@ def make(cls: type[Any], key: Any, dtype: Any, values: tuple[Any, ...]) -> Any:
     ref.key = key
     _TABLE[key] = ref
     return node
+
+
+def tree_size(expr: Any) -> int:
+    """The number of nodes of an expression as a tree, where shared parts count each time; cached
+    on the node."""
+    try:
+        return expr._size  # type: ignore[no-any-return]
+    except AttributeError:
+        pass
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        missing = [c for c in node.children if not hasattr(c, "_size")]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        _set(node, "_size", 1 + sum([c._size for c in node.children]))
+    return expr._size  # type: ignore[no-any-return]
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))

@@ -6,13 +6,15 @@ with an explicit stack, because sums of thousands of terms are legal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import overload
+from typing import TypeVar, overload
 
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import Expr, Let, Var
 from metasched.ir.func import PrimFunc
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.stmt import (
     Allocate,
     AttrStmt,
@@ -34,6 +36,8 @@ from metasched.ir.stmt import (
 )
 
 _NO_VARS: frozenset[Var] = frozenset()
+_LISTS = 8  # the most lists of conditions under which `walk_under` visits a part then
+T = TypeVar("T")
 ExprFn = Callable[[Expr], "Expr | None"]
 StmtFn = Callable[[Stmt], "Stmt | None"]
 
@@ -62,6 +66,56 @@ def walk_value(expr: Expr) -> Iterator[Expr]:
             new = [child for child in node.children if child not in seen]
             seen.update(new)
             stack += new
+
+
+def walk_under(
+    expr: Expr,
+    known: tuple[T, ...],
+    parts: Callable[[Expr], Iterable[tuple[Expr, tuple[T, ...]]]],
+    *,
+    widened: bool = True,
+) -> Iterator[tuple[Expr, tuple[T, ...]]]:
+    """Every distinct sub-expression with each list of what is known where it is evaluated.
+
+    Shared parts may be reached in a number of ways that is exponential in the depth. In a large
+    expression, a part that is reached with over 8 lists is visited with the first 8, then with
+    `known` alone.
+
+    Args:
+        expr: the expression.
+        known: what is known where the expression is evaluated, as conditions.
+        parts: the parts of a node in order, each with what is known there in addition.
+        widened: whether to visit a part with `known` alone; if not, further lists are left out.
+    """
+    lists: dict[Expr, set[tuple[T, ...]]] = {}
+    large = tree_size(expr) > LARGE
+    stack = [(expr, known)]
+    while stack:
+        node, here = stack.pop()
+        seen = lists.setdefault(node, set())
+        if large and len(seen) >= _LISTS:
+            here = known
+            if not widened:
+                continue
+        if here in seen:
+            continue
+        seen.add(here)
+        yield node, here
+        stack += [(part, here + more) for part, more in reversed([*parts(node)])]
+
+
+def shared_parts(exprs: Sequence[Expr]) -> list[Expr]:
+    """The parts that occur twice or more in large expressions, inner parts first; without parts
+    that mention a variable of a Let around."""
+    if sum(map(tree_size, exprs)) <= LARGE:
+        return []
+    nodes = list(dict.fromkeys(node for expr in exprs for node in walk_exprs(expr)))
+    bound = {node.var for node in nodes if isinstance(node, Let)}
+    uses = Counter(child for node in nodes for child in node.children)
+    uses.update(exprs)
+    twice = (node for node in nodes if tree_size(node) > 4 and uses[node] > 1)
+    found = [node for node in twice if bound.isdisjoint(free_vars(node))]
+    return sorted(found, key=tree_size)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -50,9 +50,12 @@ class ExprPrinter:
     def __init__(self, names: Names, marked: frozenset[Any] = frozenset()) -> None:
         self.names = names
         self.marked = marked
+        self.named: dict[Expr, str] = {}  # the shared parts of a large expression
 
     def text(self, expr: Expr, level: int = 0) -> str:
         """`expr`, in parentheses where it binds less tightly than `level`."""
+        if expr in self.named:
+            return self.named[expr]
         out, own = self._bare(expr)
         if own < level:
             out = f"({out})"
@@ -98,7 +101,7 @@ class ExprPrinter:
         node: Expr = expr
         lowest: Expr = expr.b
         while isinstance(node, BinaryOp) and INFIX.get(type(node), ("", -1))[1] == level:
-            if tails and (level == COMPARE_LEVEL or node in self.marked):
+            if tails and (level == COMPARE_LEVEL or node in self.marked or node in self.named):
                 break
             if (level < NOT_LEVEL and type(node) is not type(expr)) or _as_function(node):
                 break

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import metasched.arith.specialize  # noqa: F401  enters PrimFunc.specialize
-from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Let, Var
+from metasched.ir.buffer import Buffer, BufferLoad, Range
+from metasched.ir.expr import TRUE, Expr, IntImm, Var
 from metasched.ir.func import IRModule, PrimFunc, Printed
 from metasched.ir.stmt import (
     Allocate,
@@ -30,9 +31,10 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.visit import bound_vars, breaks, free_vars, walk
+from metasched.ir.visit import breaks, free_vars, shared_parts
 from metasched.script.doc import CLOSE, OPEN, Doc, Names
 from metasched.script.print_expr import ExprPrinter, quote
+from metasched.script.undefined import symbols, undefined
 from metasched.script.words import REMAP_LETTER
 
 Node = PrimFunc | IRModule | Stmt | Expr | Buffer
@@ -140,7 +142,7 @@ class Printer:
         for param in func.params:
             if isinstance(param, Var):
                 params.append(f"{self.names.define(param)}: T.{param.dtype}")
-            elif _symbols(param):
+            elif symbols(param):
                 handle = self.names.fresh(f"var_{self.names.define(param)}")
                 handles.append((handle, param))
                 params.append(f"{handle}: T.handle")
@@ -161,7 +163,7 @@ class Printer:
 
     def _declare_free(self, func: PrimFunc) -> None:
         """Declare variables and buffers of the body that the function does not define."""
-        variables, buffers = _free(func)
+        variables, buffers = undefined(func)
         for var in variables:
             if var not in self.names:
                 self.doc.line(f"{self.names.define(var)} = T.{var.dtype}()")
@@ -171,7 +173,7 @@ class Printer:
                 self._buffer_line(buffer, "T.Buffer(", explicit_offset=True)
 
     def _declare_symbols(self, buffer: Buffer) -> None:
-        for var in _symbols(buffer):
+        for var in symbols(buffer):
             if var not in self.names:
                 self.doc.line(f"{self.names.define(var)} = T.{var.dtype}()")
 
@@ -184,7 +186,21 @@ class Printer:
 
     def stmt(self, node: Stmt, last: bool) -> None:
         """Print one statement; if it is the `last` one, a scope needs no `with`."""
-        _STMTS[type(node)](self, node, last)
+        with self._shared(() if isinstance(node, Block) else node.exprs):
+            _STMTS[type(node)](self, node, last)
+
+    @contextmanager
+    def _shared(self, exprs: Sequence[Expr]) -> Iterator[None]:
+        """Inside the `with` body, shared parts of large expressions have names, printed here."""
+        before = self.expr.named
+        self.expr.named = dict(before)
+        for part in shared_parts(exprs):
+            if part not in before:
+                text, name = self.expr.typed(part), self.names.fresh("x")
+                self.doc.line(f"{name} = T.meta_var({text})")
+                self.expr.named[part] = name
+        yield
+        self.expr.named = before
 
     def _line(self, node: object, text: str) -> None:
         self.doc.line(f"{OPEN}{text}{CLOSE}" if node in self.marked else text)
@@ -261,7 +277,7 @@ class Printer:
 
     def _if(self, node: IfThenElse, last: bool, word: str = "if") -> None:
         self._under(node, f"{word} {self.expr.text(node.condition)}:", node.then)
-        if isinstance(node.orelse, IfThenElse):
+        if isinstance(node.orelse, IfThenElse) and not shared_parts(node.orelse.exprs):
             self._if(node.orelse, last, "elif")
         elif node.orelse is not None:
             self.doc.line("else:")
@@ -336,24 +352,29 @@ class Printer:
         self._line(marked, f"with T.block({quote(block.name)}):")
         with self.doc.indented(), self.names.scope():
             self._iterators(block, realize)
-            if realize is not None and realize.predicate is not TRUE:
-                self.doc.line(f"T.where({self.expr.text(realize.predicate)})")
-            for word, regions in (("reads", block.reads), ("writes", block.writes)):
-                inside = ", ".join(self.expr.region(r) for r in regions)
-                self.doc.line(f"T.{word}({inside})")
-            if block.annotations:
-                self.doc.line(f"T.block_attr({self.expr.value(block.annotations)})")
-            for buffer in block.alloc_buffers:
-                self._declare_symbols(buffer)
-                self._buffer_line(buffer, "T.alloc_buffer(")
-            for match in block.match_buffers:
-                source = self.expr.region(match.source)
-                self._declare_symbols(match.buffer)
-                word = f"T.match_buffer({source}, "
-                self._buffer_line(match.buffer, word, explicit_offset=True)
+            with self._shared(block.exprs):
+                self._declarations(block, realize)
             if block.init is not None:
                 self._under(None, "with T.init():", block.init)
             self._body(block.body)
+
+    def _declarations(self, block: Block, realize: BlockRealize | None) -> None:
+        """Print what stands between the iterators of a block and its body."""
+        if realize is not None and realize.predicate is not TRUE:
+            self.doc.line(f"T.where({self.expr.text(realize.predicate)})")
+        for word, regions in (("reads", block.reads), ("writes", block.writes)):
+            inside = ", ".join(self.expr.region(r) for r in regions)
+            self.doc.line(f"T.{word}({inside})")
+        if block.annotations:
+            self.doc.line(f"T.block_attr({self.expr.value(block.annotations)})")
+        for buffer in block.alloc_buffers:
+            self._declare_symbols(buffer)
+            self._buffer_line(buffer, "T.alloc_buffer(")
+        for match in block.match_buffers:
+            source = self.expr.region(match.source)
+            self._declare_symbols(match.buffer)
+            word = f"T.match_buffer({source}, "
+            self._buffer_line(match.buffer, word, explicit_offset=True)
 
     def _iterators(self, block: Block, realize: BlockRealize | None) -> None:
         values = realize.iter_values if realize is not None else ()
@@ -436,58 +457,3 @@ def _implicit_root(func: PrimFunc) -> Block | None:
     if isinstance(inner, BlockRealize) and inner.block.name == "root" and not inner.iter_values:
         return None
     return block
-
-
-def _symbols(buffer: Buffer) -> list[Var]:
-    """The variables in a buffer's shape, strides and offset, in order."""
-    offset = () if buffer.elem_offset is None else (buffer.elem_offset,)
-    exprs = (*buffer.shape, *buffer.strides, *offset)
-    return list(dict.fromkeys(v for e in exprs for v in _ordered(e)))
-
-
-def _ordered(expr: Expr) -> list[Var]:
-    free = free_vars(expr)
-    return [expr] if isinstance(expr, Var) else sorted(free, key=lambda v: v.name)
-
-
-def _free(func: PrimFunc) -> tuple[list[Var], list[Buffer]]:
-    """The variables and buffers that the body uses and the function does not define."""
-    used_vars: dict[Var, None] = {}
-    used: dict[Buffer, None] = {}
-    bound: set[Var] = set()
-    own: set[Buffer] = set()
-    local: set[Var] = set()
-    for node in walk(func.body):
-        if isinstance(node, Var):
-            used_vars[node] = None
-        elif isinstance(node, (BufferLoad, BufferStore)):
-            used[node.buffer] = None
-        elif isinstance(node, Let):
-            bound.add(node.var)
-        elif isinstance(node, Stmt):
-            bound |= bound_vars(node)
-            _buffers(node, own, used, used_vars, local)
-    free_buffers = [b for b in used if b not in own]
-    pointers = {b.data for b in (*own, *used, *func.buffers)}
-    return [v for v in used_vars if v not in bound | pointers | local], free_buffers
-
-
-def _buffers(
-    node: Stmt, own: set[Buffer], used: dict[Buffer, None], uses: dict[Var, None], local: set[Var]
-) -> None:
-    """The buffers a statement defines or names, and the variables their declarations mention."""
-    if isinstance(node, Block):
-        own.update(node.alloc_buffers, (m.buffer for m in node.match_buffers))
-        local.update(v for m in node.match_buffers for v in _symbols(m.buffer))
-        sources = (m.source for m in node.match_buffers)
-        regions: Sequence[BufferRegion] = (*node.reads, *node.writes, *sources)
-        used.update((r.buffer, None) for r in regions)
-        uses.update((v, None) for b in node.alloc_buffers for v in _symbols(b))
-    elif isinstance(node, (Allocate, DeclBuffer)):
-        own.add(node.buffer)
-        uses.update((v, None) for v in _symbols(node.buffer))
-        if isinstance(node, DeclBuffer):
-            used[node.source] = None
-    elif isinstance(node, AttrStmt) and isinstance(node.node, (Var, Buffer)):
-        target: dict[Any, None] = uses if isinstance(node.node, Var) else used
-        target[node.node] = None
