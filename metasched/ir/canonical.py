@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Cast, Expr, FloatImm, IntImm, Let, StringImm, Var
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
 from metasched.ir.stmt import (
     Allocate,
@@ -35,6 +36,7 @@ from metasched.ir.stmt import (
     fact,
 )
 
+_SHARED = 16  # nodes; in a large expression, a part of more nodes is written once
 Leaf: TypeAlias = "Var | Buffer"
 Node: TypeAlias = "Expr | Stmt | Buffer | BufferRegion | Range | PrimFunc | IRModule"
 
@@ -50,9 +52,16 @@ def expr_code(expr: Expr) -> tuple[str, tuple[Leaf, ...]]:
     hidden: set[Leaf] = set()
     words: list[str] = []
     code: tuple[str, tuple[Leaf, ...]]
+    places: dict[Expr, int] = {}
+    large = tree_size(expr) > LARGE
     stack: list[Any] = [expr]
     while stack:
         node = stack.pop()
+        if large and tree_size(node) > _SHARED:
+            if node in places:
+                words.append(f"Same {places[node]}")
+                continue
+            places[node] = len(words)
         if isinstance(node, Let):  # number the variable before its uses
             hidden.add(node.var)
             numbers.setdefault(node.var, len(numbers))

@@ -9,6 +9,7 @@ from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, Var
 from metasched.ir.func import IRModule, PrimFunc
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
     Allocate,
@@ -49,6 +50,8 @@ def show_expr(expr: Expr | int, level: int = 0, depth: int = 0) -> str:
         return str(bool(expr.value) if expr.dtype.is_bool else expr.value)
     if isinstance(expr, ir.StringImm):
         return repr(expr.value)
+    if depth == 0 and tree_size(expr) > LARGE:
+        depth = _DEEPEST // 2
     if depth > _DEEPEST:
         return "..."
     if isinstance(expr, ir.BinaryOp) and type(expr) in INFIX:

@@ -8,7 +8,6 @@ So evaluating costs one call for each node and no dispatch.
 
 from __future__ import annotations
 
-import operator as op
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -17,28 +16,17 @@ import numpy as np
 
 from metasched.errors import InterpretError
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.describe import show_expr
 from metasched.ir.expr import (
-    EQ,
-    GE,
-    GT,
-    LE,
-    LT,
-    NE,
     Add,
     And,
-    Arithmetic,
     BinaryOp,
     Cast,
-    Compare,
     Expr,
     FloatImm,
     FloorDiv,
     FloorMod,
     IntImm,
     Let,
-    Max,
-    Min,
     Mul,
     Not,
     Or,
@@ -46,13 +34,12 @@ from metasched.ir.expr import (
     StringImm,
     Sub,
     Var,
-    wrap,
 )
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.interp_fence import Env, Eval, Fences, outside
+from metasched.ir.interp_operators import digit, int_arithmetic, operator, settled_early
 from metasched.ir.interp_ops import (
     IGNORES_ARGUMENTS,
-    INT_ARRAY_DIVISIONS,
-    INT_DIVISIONS,
     OP_RULES,
     as_value,
     converter,
@@ -62,29 +49,10 @@ from metasched.ir.interp_ops import (
     wrap_array,
 )
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
+from metasched.ir.visit import shared_parts
 
 _LONG = 40
-
-
-def _minimum(a: Any, b: Any) -> Any:
-    return a if a != a or (a < b and b == b) else b
-
-
-def _maximum(a: Any, b: Any) -> Any:
-    return a if a != a or (a > b and b == b) else b
-
-
-_PLAIN: dict[type[Any], Callable[[Any, Any], Any]] = {
-    Add: op.add, Sub: op.sub, Mul: op.mul, Min: _minimum, Max: _maximum,
-    EQ: op.eq, NE: op.ne, LT: op.lt, LE: op.le, GT: op.gt, GE: op.ge,
-    And: lambda a, b: a and b, Or: lambda a, b: a or b,
-}  # fmt: skip
-_ARRAY: dict[type[Any], Callable[[Any, Any], Any]] = {
-    **_PLAIN, Min: np.minimum, Max: np.maximum, And: np.logical_and, Or: np.logical_or,
-}  # fmt: skip
-_FLOAT_DIVISIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "Div": op.truediv, "Mod": np.fmod, "FloorDiv": np.floor_divide, "FloorMod": np.mod,
-}  # fmt: skip
+_UNKNOWN = object()  # in the slot of a part that is not evaluated yet
 
 
 class ExprCompiler:
@@ -96,6 +64,7 @@ class ExprCompiler:
         self.check_undefined = check_undefined
         self.fences = Fences(check_regions)
         self.memo: dict[Expr, Eval] = {}
+        self.kept: dict[Expr, int] | None = None  # the slots of shared parts of a large expression
         self.symbols: frozenset[Var] = frozenset()  # run-time extents and scalar arguments
 
     def slot(self, leaf: Var | Buffer) -> int:
@@ -110,8 +79,38 @@ class ExprCompiler:
         """The closure that evaluates `e`."""
         found = self.memo.get(e)
         if found is None:
-            found = self.memo[e] = self._compile(e)
+            large = self.kept is None and tree_size(e) > LARGE
+            found = self.memo[e] = self._large(e) if large else self._part(e)
         return found
+
+    def _large(self, e: Expr) -> Eval:
+        """The closure of a large expression, which evaluates each shared part once."""
+        parts = shared_parts([e])
+        self.kept = {part: self.size + n for n, part in enumerate(parts)}
+        self.size += len(parts)
+        slots, memo, self.memo = [*self.kept.values()], self.memo, {}
+        whole = self._compile(e)
+        self.kept, self.memo = None, memo
+
+        def evaluate(env: Env) -> Any:
+            for slot in slots:
+                env[slot] = _UNKNOWN
+            return whole(env)
+
+        return evaluate
+
+    def _part(self, e: Expr) -> Eval:
+        found, slot = self._compile(e), (self.kept or {}).get(e)
+        if slot is None:
+            return found
+
+        def once(env: Env) -> Any:
+            value = env[slot]
+            if value is _UNKNOWN:
+                value = env[slot] = found(env)
+            return value
+
+        return once
 
     def _compile(self, e: Expr) -> Eval:
         if isinstance(e, (IntImm, FloatImm)):
@@ -138,7 +137,10 @@ class ExprCompiler:
     def _binary(self, e: BinaryOp) -> Eval:
         spine: list[BinaryOp] = []
         node: Expr = e
+        kept = self.kept or ()
         while isinstance(node, BinaryOp) and node not in self.memo:
+            if spine and node in kept:
+                break
             spine.append(node)
             node = node.a
         if len(spine) > _LONG:  # a deep sum: a loop instead of recursion
@@ -150,9 +152,9 @@ class ExprCompiler:
             return lambda env: a(env) or b(env)
         if e.dtype.lanes == 1 and e.a.dtype.is_int:
             if isinstance(e, (Add, Sub, Mul)):
-                return _int_arithmetic(e, a, b)
+                return int_arithmetic(e, a, b)
             if isinstance(e.b, IntImm) and e.b.value > 0 and isinstance(e, (FloorDiv, FloorMod)):
-                return _digit(e, a, e.b.value)
+                return digit(e, a, e.b.value)
         apply = operator(e)
         return lambda env: apply(a(env), b(env))
 
@@ -160,7 +162,7 @@ class ExprCompiler:
         steps = [(operator(node), self.expr(node.b)) for node in reversed(spine)]
 
         if any(isinstance(node, (And, Or)) and node.dtype.lanes == 1 for node in spine):
-            return _settled_early(first, spine, steps)
+            return settled_early(first, spine, steps)
 
         def run(env: Env) -> Any:
             value = first(env)
@@ -427,71 +429,3 @@ _RULES: dict[type[Any], Callable[[ExprCompiler, Any], Eval]] = {
     Let: ExprCompiler._let, Ramp: ExprCompiler._ramp, Broadcast: ExprCompiler._broadcast,
     Shuffle: ExprCompiler._shuffle, Call: ExprCompiler._call, StringImm: _text,
 }  # fmt: skip
-
-
-def operator(e: BinaryOp) -> Callable[[Any, Any], Any]:
-    """The function of two values that a binary node applies."""
-    kind, dtype = type(e), e.a.dtype
-    name = kind.__name__
-    if dtype.is_handle:
-        raise InterpretError(f"{show_expr(e)}: pointers cannot be interpreted")
-    if isinstance(e, Compare) or not isinstance(e, Arithmetic):
-        return (_ARRAY if dtype.lanes > 1 else _PLAIN)[kind]
-    if dtype.is_float:
-        return _FLOAT_DIVISIONS.get(name) or (_ARRAY if dtype.lanes > 1 else _PLAIN)[kind]
-    if dtype.lanes > 1:
-        array = INT_ARRAY_DIVISIONS.get(name) or _ARRAY[kind]
-        return lambda a, b: wrap_array(dtype, array(a, b))
-    rule = INT_DIVISIONS.get(name) or _PLAIN[kind]
-    if kind in (Min, Max):
-        return rule
-    low, high = dtype.range
-
-    def apply(a: int, b: int) -> int:
-        value = rule(a, b)
-        return value if low <= value <= high else wrap(dtype, value)
-
-    return apply
-
-
-def _settled_early(
-    first: Eval, spine: Sequence[BinaryOp], steps: Sequence[tuple[Callable[[Any, Any], Any], Eval]]
-) -> Eval:
-    """A chain of operators in which `and` and `or` skip operands once their result is known."""
-    settles = [{And: False, Or: True}.get(type(node)) for node in reversed(spine)]
-
-    def run(env: Env) -> Any:
-        value = first(env)
-        for (apply, operand), settled in zip(steps, settles, strict=True):
-            if settled is None or bool(value) is not settled:
-                value = apply(value, operand(env))
-        return value
-
-    return run
-
-
-def _int_arithmetic(e: BinaryOp, a: Eval, b: Eval) -> Eval:
-    """The fast path for the most frequent integer nodes, without the call of an operator."""
-    dtype = e.dtype
-    low, high = dtype.range
-
-    def add(env: Env) -> int:
-        v: int = a(env) + b(env)
-        return v if low <= v <= high else wrap(dtype, v)
-
-    def sub(env: Env) -> int:
-        v: int = a(env) - b(env)
-        return v if low <= v <= high else wrap(dtype, v)
-
-    def mul(env: Env) -> int:
-        v: int = a(env) * b(env)
-        return v if low <= v <= high else wrap(dtype, v)
-
-    return add if isinstance(e, Add) else sub if isinstance(e, Sub) else mul
-
-
-def _digit(e: BinaryOp, a: Eval, by: int) -> Eval:
-    """The fast path for a division by a positive constant, whose result cannot overflow."""
-    if isinstance(e, FloorDiv):
-        return lambda env: a(env) // by
-    return lambda env: a(env) % by

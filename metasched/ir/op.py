@@ -273,10 +273,12 @@ def call(name: str, *args: ExprLike, dtype: DType | str | None = None) -> Call:
 
 def effect_of(expr: Expr) -> Effect:
     """The strongest effect among the operations in `expr` (loads from buffers count as PURE)."""
-    worst, stack = Effect.PURE, [expr]
+    worst, stack, seen = Effect.PURE, [expr], {expr}
     while stack:
         node = stack.pop()
         if isinstance(node, Call):
             worst = max(worst, node.op.effect)
-        stack.extend(node.children)
+        new = [child for child in node.children if child not in seen]
+        seen.update(new)
+        stack += new
     return worst

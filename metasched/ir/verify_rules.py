@@ -444,14 +444,16 @@ def _plain_accesses(block: Block) -> Iterator[tuple[BufferStore | BufferLoad, Lo
 
 def _plain_loads(expr: Expr) -> Iterator[BufferLoad]:
     if any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
-        stack = [expr]
+        stack, seen = [expr], {expr}
         while stack:
             node = stack.pop()
             if isinstance(node, (Call, Select, Let)):
                 continue  # a choice may skip the load; a let hides the value of an index
             if isinstance(node, BufferLoad) and node.predicate is None:
                 yield node
-            stack.extend(node.children)
+            new = [child for child in node.children if child not in seen]
+            seen.update(new)
+            stack += new
 
 
 def _outside(index: Expr, r: Range, loops: Loops) -> bool:
