@@ -21,6 +21,7 @@ from metasched.codegen.windows import Windows
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import Expr, Var
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.stmt import For, Stmt
 
 TRUE_VAL = literal(1, BOOL)
@@ -87,6 +88,7 @@ class Emitter:
         windows: the vectors that overlap in the straight code around, None without them.
         bits: vectors of floats that were loaded as integers -> these integers.
         mask: which lanes are active, None for all.
+        masks: the masks around this mask, outermost first.
         unfused: whether a product is rounded before it is added to something.
         known_memory: the values known to be in memory at the current place.
         shared: the values of expressions in the current basic block, None unless they are shared.
@@ -119,6 +121,7 @@ class Emitter:
         self.windows: Windows | None = None
         self.bits: dict[str, str] = {}
         self.mask: Val | None = None
+        self.masks: list[Val | None] = []
         self.unfused = False
         self.team: Team | None = None
         self.loops: list[tuple[str, str]] = []
@@ -155,7 +158,7 @@ class Emitter:
         self.block = name
         self.known_memory.clear()
         if self.shared is not None:
-            self.shared.clear()
+            self.shared = {}
 
     def branch(self, target: str) -> None:
         """Jump to `target`."""
@@ -195,14 +198,32 @@ class Emitter:
 
     def value(self, expr: Expr) -> Val:
         """The value of an expression, by the rule of its node kind."""
-        rule = self.rules.expressions[type(expr)]
         if self.shared is None:
-            return rule(self, expr)
-        key = self._shared_key(expr, self.mask)
-        if key not in self.shared:
-            value = rule(self, expr)  # which may begin another basic block
-            self.shared[key] = value
-        return self.shared[key]
+            if tree_size(expr) <= LARGE:
+                return self.rules.expressions[type(expr)](self, expr)
+            with self.sharing():
+                return self.value(expr)
+        shared, found = self.shared, self.shared_value(expr)
+        if found is None:
+            found = self.rules.expressions[type(expr)](self, expr)
+            self.shared = shared  # basic blocks that the rule began end in one that follows this
+            self.keep(expr, found)
+        return found
+
+    def shared_value(self, expr: Expr) -> Val | None:
+        """The value of an expression that is computed here already, None for others. A value that
+        is computed for more lanes serves, too."""
+        if self.shared is not None:
+            for mask in (self.mask, *reversed(self.masks)):
+                found = self.shared.get(self._shared_key(expr, mask))
+                if found is not None:
+                    return found
+        return None
+
+    def keep(self, expr: Expr, value: Val) -> None:
+        """Take `value` for further uses of an expression here."""
+        if self.shared is not None:
+            self.shared[self._shared_key(expr, self.mask)] = value
 
     def share(self, expr: Expr, mask: Val | None) -> None:
         """Compute an expression here, and take its value under a mask, too."""
@@ -258,9 +279,12 @@ class Emitter:
     @contextmanager
     def bound(self, var: Var, value: Val) -> Iterator[None]:
         """Inside the `with` body, `var` stands for `value`."""
-        before = self.env.get(var)
+        before, shared = self.env.get(var), self.shared
         self.env[var] = value
+        if shared is not None:
+            self.shared = {} if before is not None else dict(shared)
         yield
+        self.shared = shared
         if before is None:
             del self.env[var]
         else:
@@ -271,9 +295,10 @@ class Emitter:
         """Inside the `with` body, only lanes are active where `mask` and the mask around it
         hold."""
         before = self.mask
+        self.masks.append(before)
         self.mask = mask if before is None else self.both(before, mask)
         yield
-        self.mask = before
+        self.mask = self.masks.pop()
 
     # -- shapes of values
 

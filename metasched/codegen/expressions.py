@@ -45,9 +45,9 @@ def _string(e: Emitter, node: ir.StringImm) -> Val:
 def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
     """Emit an arithmetic operator. A loop walks chains that lean left, since sums of thousands of
     terms would exceed the recursion limit."""
-    spine: list[Arithmetic] = []
-    left: Expr = node
-    while isinstance(left, Arithmetic):
+    spine: list[Arithmetic] = [node]
+    left = node.a
+    while isinstance(left, Arithmetic) and e.shared_value(left) is None:
         spine.append(left)
         left = left.a
     value = e.value(left)
@@ -57,6 +57,7 @@ def _arithmetic(e: Emitter, node: Arithmetic) -> Val:
             value = divide_by_one(e, value, right)
         else:
             value = binary(e, type(step), value, right)
+        e.keep(step, value)
     return value
 
 
