@@ -181,6 +181,7 @@ def copies(block: Block) -> bool:
             expr = below.pop()
             if expr in places:
                 continue
+            places.add(expr)
             if expr in moving or isinstance(expr, Let):
                 return False
             below.extend(expr.children)

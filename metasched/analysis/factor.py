@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from metasched.analysis.reducer import match_reducer
 from metasched.ir.dtype import wrap
 from metasched.ir.expr import Add, Expr, FloatImm, IntImm, Mul, Sub, mul
@@ -38,6 +40,7 @@ def factor_of_sum(block: Block) -> Expr | None:
     return None if split is None else split[0]
 
 
+@lru_cache(maxsize=1 << 12)
 def _split(value: Expr) -> tuple[float, Expr | None]:
     """A constant and a value whose product is `value`; None for the value 1."""
     if isinstance(value, (IntImm, FloatImm)):

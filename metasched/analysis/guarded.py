@@ -47,6 +47,7 @@ from metasched.ir.visit import (
     transform_expr,
     walk_exprs,
     walk_stmts,
+    walk_under,
 )
 
 
@@ -168,24 +169,20 @@ def _in_expr(top: Expr, known: tuple[Expr, ...], loops: _Loops) -> Iterator[Read
     """Every load of an expression; of `if_then_else` only one side is evaluated."""
     if not loads_of(top):
         return
-    stack = [(top, known)]
-    while stack:
-        node, conditions = stack.pop()
+    for node, conditions in walk_under(top, known, _evaluated):
         if isinstance(node, BufferLoad):
             scalar = all(i.dtype.lanes == 1 for i in node.indices) and node.predicate is None
             yield Read(node.buffer, node.indices, conditions, loops) if scalar else None
-        if isinstance(node, Call) and node.op.name == "if_then_else":
-            condition, then, orelse = node.args
-            stack += [
-                (condition, conditions),
-                (then, (*conditions, condition)),
-                (orelse, (*conditions, logical_not(condition))),
-            ]
-        elif isinstance(node, Let):
-            stack.append((node.value, conditions))
-            stack.append((substitute(node.body, {node.var: node.value}), conditions))
-        else:
-            stack += [(child, conditions) for child in node.children]
+
+
+def _evaluated(node: Expr) -> list[tuple[Expr, tuple[Expr, ...]]]:
+    """The parts of a node, last first, a side of a choice under its condition."""
+    if isinstance(node, Call) and node.op.name == "if_then_else":
+        condition, then, orelse = node.args
+        return [(orelse, (logical_not(condition),)), (then, (condition,)), (condition, ())]
+    if isinstance(node, Let):
+        return [(substitute(node.body, {node.var: node.value}), ()), (node.value, ())]
+    return [(child, ()) for child in reversed(node.children)]
 
 
 def stores_always(block: Block, buffer: Buffer) -> bool:
@@ -272,19 +269,25 @@ def certain_loads(stmt: Stmt) -> Iterator[BufferLoad]:
 
 def loads_in_any_case(expr: Expr) -> list[BufferLoad]:
     """The loads that each evaluation of an expression does, those of their indices, too."""
-    found = list(dict.fromkeys(_unconditional(expr)))
+    found = list(_unconditional(expr))
     inside = [load for one in found for index in one.indices for load in loads_in_any_case(index)]
     return list(dict.fromkeys([*found, *inside]))
 
 
-def _unconditional(expr: Expr) -> Iterator[BufferLoad]:
-    if isinstance(expr, BufferLoad):
-        yield expr
-        return
-    parts = expr.children
-    if isinstance(expr, (And, Or)):
-        parts = (expr.a,)
-    elif isinstance(expr, Call) and expr.op.name == "if_then_else":
-        parts = expr.args[:1]
-    for part in parts:
-        yield from _unconditional(part)
+def _unconditional(top: Expr) -> Iterator[BufferLoad]:
+    """The outermost loads that each evaluation of an expression does, each once."""
+    seen: set[Expr] = set()
+    stack = [top]
+    while stack:
+        expr = stack.pop()
+        if expr in seen:
+            continue
+        seen.add(expr)
+        if isinstance(expr, BufferLoad):
+            yield expr
+        elif isinstance(expr, (And, Or)):
+            stack.append(expr.a)
+        elif isinstance(expr, Call) and expr.op.name == "if_then_else":
+            stack.append(expr.args[0])
+        else:
+            stack += reversed(expr.children)

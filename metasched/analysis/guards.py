@@ -56,37 +56,45 @@ def _forms(part: Expr, ranges: Ranges) -> tuple[Linear, ...]:
 
 
 @fact
-def _conditions(block: Block) -> dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]]:
-    """For each element, the conditions that hold at every load and store of it in the body
-    (cached)."""
-    found: dict[tuple[Buffer, tuple[Expr, ...]], frozenset[Expr]] = {}
+def _conditions(block: Block) -> dict[tuple[Buffer, tuple[Expr, ...]], list[Expr]]:
+    """For each element, the conditions that hold at every load and store of it in the body, in
+    order (cached)."""
+    found: dict[tuple[Buffer, tuple[Expr, ...]], list[Expr]] = {}
     reads = guarded_reads(block)
     if reads is None:
         return found
     uses = [(read.buffer, read.indices, read.conditions) for read in reads]
     uses += [(s.buffer, s.indices, known) for s, known in store_conditions(block)]
     for buffer, indices, conditions in uses:
-        parts = frozenset(p for c in conditions for p in _parts(c))
-        found[buffer, indices] = found.get((buffer, indices), parts) & parts
+        parts = dict.fromkeys(p for c in conditions for p in _parts(c))
+        found[buffer, indices] = [p for p in found.get((buffer, indices), parts) if p in parts]
     return found
 
 
 _OPPOSITE = {EQ: NE, NE: EQ, LT: GE, GE: LT, GT: LE, LE: GT}
 
 
-def _parts(condition: Expr) -> list[Expr]:
+def _parts(whole: Expr) -> list[Expr]:
     """Split a condition into conditions that all hold where it holds; negations are resolved."""
-    if isinstance(condition, And):
-        return _parts(condition.a) + _parts(condition.b)
-    if isinstance(condition, Not):
-        inner = condition.a
-        if isinstance(inner, Not):
-            return _parts(inner.a)
-        if isinstance(inner, Or):
-            return _parts(Not(inner.a)) + _parts(Not(inner.b))
-        if isinstance(inner, Compare):
-            return [compare(_OPPOSITE[type(inner)], inner.a, inner.b)]
-    return [condition]
+    found: list[Expr] = []
+    stack, seen = [whole], set[Expr]()
+    while stack:
+        condition = stack.pop()
+        if condition in seen:
+            continue
+        seen.add(condition)
+        inner = condition.a if isinstance(condition, Not) else None
+        if isinstance(condition, And):
+            stack += (condition.b, condition.a)
+        elif isinstance(inner, Not):
+            stack.append(inner.a)
+        elif isinstance(inner, Or):
+            stack += (Not(inner.b), Not(inner.a))
+        elif isinstance(inner, Compare):
+            found.append(compare(_OPPOSITE[type(inner)], inner.a, inner.b))
+        else:
+            found.append(condition)
+    return found
 
 
 def access_guards(child: Child, access: Access) -> tuple[Linear, ...]:
@@ -95,9 +103,9 @@ def access_guards(child: Child, access: Access) -> tuple[Linear, ...]:
     domains = {v.var: v.dom for v in child.block.iter_vars}
     spans = {v: interval(d.min + d.extent - 1, {}) for v, d in domains.items()}
     ranges = {v: (interval(d.min, {})[0], spans[v][1]) for v, d in domains.items()}
-    parts = _conditions(child.block).get((access.buffer, access.indices), frozenset())
+    parts = _conditions(child.block).get((access.buffer, access.indices), ())
     bound = child.realize.bindings
-    forms = (form for part in sorted(parts, key=str) for form in _forms(part, ranges))
+    forms = (form for part in parts for form in _forms(part, ranges))
     return tuple(_over_loops(form, bound) for form in forms)
 
 

@@ -40,6 +40,7 @@ from metasched.ir.expr import (
     floordiv,
     floormod,
 )
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Call
 
 Ranges: TypeAlias = Mapping[Var, Interval]
@@ -59,6 +60,8 @@ def terms(
             cast is an atom.
         atoms: a function from an atom to a sum that equals it, or to None.
     """
+    if tree_size(expr) > LARGE:
+        return _terms_of_parts(expr, casts, atoms)
     found: dict[Expr, int] = {}
     const = 0
     stack: list[tuple[Expr, int]] = [(expr, 1)]
@@ -95,6 +98,47 @@ def terms(
         for atom, coef in part.terms.items():
             add_term(found, atom, coef * factor)
     return Linear(found, const)
+
+
+def _terms_of_parts(
+    expr: Expr, casts: bool, atoms: Callable[[Expr], Linear | None] | None
+) -> Linear:
+    """`terms` of an expression whose parts are shared: the sum of each part is found once."""
+    sums: dict[Expr, Linear] = {}
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in sums:
+            continue
+        parts = _summands(node, casts)
+        missing = [part for part, _ in parts if part not in sums]
+        if missing:
+            stack += (node, *reversed(missing))
+            continue
+        if isinstance(node, IntImm):
+            sums[node] = Linear({}, node.value)
+        elif parts:
+            total = Linear({}, 0)
+            for part, factor in parts:
+                if factor:
+                    total = total.plus(sums[part], factor)
+            sums[node] = total
+        else:
+            found = None if atoms is None else atoms(node)
+            sums[node] = Linear({node: 1}, 0) if found is None else found
+    return sums[expr]
+
+
+def _summands(node: Expr, casts: bool) -> tuple[tuple[Expr, int], ...]:
+    """The parts of a sum or of a multiple by a constant, each with its factor; empty for others."""
+    if isinstance(node, (Add, Sub)):
+        return (node.a, 1), (node.b, 1 if isinstance(node, Add) else -1)
+    if isinstance(node, Mul):
+        other, scale = (node.a, node.b) if isinstance(node.b, IntImm) else (node.b, node.a)
+        return ((other, scale.value),) if isinstance(scale, IntImm) else ()
+    if casts and isinstance(node, Cast) and _keeps_value(node):
+        return ((node.value, 1),)
+    return ()
 
 
 def _keeps_value(node: Cast) -> bool:

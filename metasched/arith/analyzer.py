@@ -15,27 +15,21 @@ from typing import TypeAlias
 from metasched.arith import atoms, conditions, modular, prove, rules
 from metasched.arith.affine import terms
 from metasched.arith.bounds import EVERYTHING, INF, Bounds, Interval, is_index, of_type
-from metasched.arith.linear import Linear, emit, multiply
+from metasched.arith.linear import Linear, emit, factors, multiply
 from metasched.arith.modular import ANY, Modular
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import INT32, INT64, wrap
-from metasched.ir.expr import (
-    TRUE,
-    Expr,
-    FloorDiv,
-    FloorMod,
-    IntImm,
-    Max,
-    Min,
-    Mul,
-    Var,
-    as_expr,
-)
+from metasched.ir.expr import TRUE, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Mul, Var, as_expr
+from metasched.ir.intern import tree_size
 from metasched.ir.visit import free_vars
 
 Known: TypeAlias = "Range | tuple[int | None, int | None] | Expr | int"
 
-Memos: TypeAlias = tuple[dict[Expr, Linear], dict[Expr, Interval], dict[Expr, Expr]]
+Memos: TypeAlias = tuple[
+    dict[Expr, Linear], dict[Expr, Interval], dict[Expr, Modular], dict[Expr, Expr]
+]
+_PRODUCT = 64  # the most terms of a product that is written as a sum
+_DEGREE = 16  # the most factors of a term of such a product
 
 _SIMPLIFIED: dict[tuple[object, ...], Expr] = {}
 _LIMIT = 1 << 17
@@ -51,8 +45,8 @@ class Analyzer:
     """
 
     __slots__ = (
-        "_aside", "_bounds", "_linear", "_simple", "facts", "has_facts", "keep_units", "moduli",
-        "proving", "ranges", "symbolic", "true", "values",
+        "_aside", "_bounds", "_linear", "_modular", "_simple", "facts", "has_facts", "keep_units",
+        "moduli", "proving", "ranges", "symbolic", "true", "values",
     )  # fmt: skip
 
     def __init__(
@@ -74,8 +68,9 @@ class Analyzer:
     def _forget(self) -> None:
         self._linear: dict[Expr, Linear] = {}
         self._bounds: dict[Expr, Interval] = {}
+        self._modular: dict[Expr, Modular] = {}
         self._simple: dict[Expr, Expr] = {}
-        self._aside: Memos = ({}, {}, {})
+        self._aside: Memos = ({}, {}, {}, {})
         self.proving = False
 
     @contextmanager
@@ -84,13 +79,13 @@ class Analyzer:
 
         Such a proof may use fewer facts, so its results are weaker and are cached separately.
         """
-        kept = self._linear, self._bounds, self._simple
-        self._linear, self._bounds, self._simple = self._aside
+        kept = self._linear, self._bounds, self._modular, self._simple
+        self._linear, self._bounds, self._modular, self._simple = self._aside
         self.proving = True
         try:
             yield
         finally:
-            self._linear, self._bounds, self._simple = kept
+            self._linear, self._bounds, self._modular, self._simple = kept
             self.proving = False
 
     # ---- what is known -------------------------------------------------------------------
@@ -254,11 +249,20 @@ class Analyzer:
                 found = Linear({}, int(pair[0]))
             return found
         if kind is Mul:
-            found = multiply(self.linear(atom.a), self.linear(atom.b))  # type: ignore[attr-defined]
+            found = self._product(atom)  # type: ignore[arg-type]
         else:
             found = atoms.linear_of(self, atom)
         self._linear[atom] = found
         return found
+
+    def _product(self, atom: Mul) -> Linear:
+        """The sum that a product equals; a product that would be a long sum is an atom."""
+        a, b = self.linear(atom.a), self.linear(atom.b)
+        if tree_size(atom) > _DEGREE:
+            degree = sum(max([0, *map(len, map(factors, side.terms))]) for side in (a, b))
+            if len(a.terms) * len(b.terms) > _PRODUCT or degree > _DEGREE:
+                raise rules.Unchanged
+        return multiply(a, b)
 
     def normal(self, value: Linear, dtype: object) -> Linear:
         """A sum in which the quotients, remainders and minima of equal values are joined."""
@@ -302,7 +306,10 @@ class Analyzer:
         """The congruence of a linear form."""
         fact = Modular(0, value.const)
         for atom, c in value.terms.items():
-            fact = modular.scale_add(fact, atoms.modular_of(self, atom), c)
+            known = self._modular.get(atom)
+            if known is None:
+                known = self._modular[atom] = atoms.modular_of(self, atom)
+            fact = modular.scale_add(fact, known, c)
         return fact
 
     def proves_nonnegative(self, value: Linear) -> bool:

@@ -30,6 +30,7 @@ from metasched.ir.expr import (
     Var,
     logical_not,
 )
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Call, Effect
 from metasched.ir.visit import reads_memory, walk_exprs
 
@@ -73,6 +74,8 @@ def _rebuilt(an: Analyzer, node: Expr, memo: dict[Expr, Expr]) -> Expr:
             return new[1]
         if new[0] is FALSE:
             return new[2]
+        if tree_size(node) > LARGE:
+            return node if new == old else node.rebuild(new)
         then = an.assume(new[0]).rewrite(old[1])
         orelse = an.assume(logical_not(new[0])).rewrite(old[2])
         new = (new[0], then, orelse)

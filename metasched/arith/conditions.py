@@ -31,6 +31,7 @@ from metasched.ir.expr import (
     logical_not,
     logical_or,
 )
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Call
 
 if TYPE_CHECKING:
@@ -47,9 +48,13 @@ def conjuncts(condition: Expr, *, hints: bool = True) -> list[Expr]:
         hints: whether to replace the hint `likely(x)` by x.
     """
     result: list[Expr] = []
+    seen = set[Expr]()
     stack = [condition]
     while stack:
         cond = stack.pop()
+        if cond in seen:
+            continue
+        seen.add(cond)
         if isinstance(cond, And):
             stack += (cond.b, cond.a)
         elif hints and isinstance(cond, Call) and cond.op.name == "likely":
@@ -95,7 +100,7 @@ def _both(an: Analyzer, a: Expr, b: Expr) -> Expr:
         return FALSE
     if a is TRUE:
         return an.rewrite(b)
-    return logical_and(a, an.assume(a).rewrite(b))  # b matters only where a holds
+    return logical_and(a, _within(an, a).rewrite(b))  # b matters only where a holds
 
 
 def _either(an: Analyzer, a: Expr, b: Expr) -> Expr:
@@ -103,7 +108,13 @@ def _either(an: Analyzer, a: Expr, b: Expr) -> Expr:
         return TRUE
     if a is FALSE:
         return an.rewrite(b)
-    return logical_or(a, an.assume(logical_not(a)).rewrite(b))  # b matters only where a fails
+    return logical_or(a, _within(an, logical_not(a)).rewrite(b))  # b matters only where a fails
+
+
+def _within(an: Analyzer, condition: Expr) -> Analyzer:
+    """The analyzer for what matters only where a condition holds; the same one for a large
+    condition, whose parts may be shared."""
+    return an if tree_size(condition) > LARGE else an.assume(condition)
 
 
 def _compare(an: Analyzer, e: Compare) -> Expr:

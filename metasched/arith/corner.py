@@ -197,11 +197,18 @@ def _number(expr: Expr, points: _Values, count: int) -> NDArray[np.int64]:
 
     Raises _Unknown if the value depends on memory or on the width of a type.
     """
-    found = np.asarray(_evaluate(expr, points), np.int64)
+    found = np.asarray(_evaluate(expr, points, {}), np.int64)
     return np.broadcast_to(found, (count,)) if found.ndim == 0 else found
 
 
-def _evaluate(expr: Expr, points: _Values) -> Any:
+def _evaluate(expr: Expr, points: _Values, known: dict[Expr, Any]) -> Any:
+    """The value of an expression at each point; `known` keeps the values of its parts."""
+    if expr not in known:
+        known[expr] = _operation(expr, points, known)
+    return known[expr]
+
+
+def _operation(expr: Expr, points: _Values, known: dict[Expr, Any]) -> Any:
     if isinstance(expr, IntImm):
         return np.int64(_within(expr.value, -_LARGE, _LARGE))
     if isinstance(expr, Var):
@@ -210,7 +217,7 @@ def _evaluate(expr: Expr, points: _Values) -> Any:
         return points[expr]
     if not (expr.dtype.is_bool or is_index(expr.dtype)) or expr.dtype.lanes > 1:
         raise _Unknown  # narrow integers wrap
-    args = [_evaluate(child, points) for child in expr.children]
+    args = [_evaluate(child, points, known) for child in expr.children]
     if isinstance(expr, ir.Cast) and (expr.value.dtype.is_bool or is_index(expr.value.dtype)):
         return np.not_equal(args[0], 0) if expr.dtype.is_bool else args[0]
     if isinstance(expr, Call):

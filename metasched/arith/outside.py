@@ -38,7 +38,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import walk, walk_stmts
+from metasched.ir.visit import walk, walk_stmts, walk_under
 
 _LEAVING = (Break, Continue, Return)
 
@@ -169,24 +169,25 @@ def _loads(expr: Expr, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]
     """Visit the loads of an expression; a load in a side of a choice runs under its condition."""
     if not any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
         return
-    work: list[tuple[Expr, Path]] = [(expr, path)]
-    while work:
-        node, known = work.pop()
+    for node, known in walk_under(expr, path, _evaluated, widened=False):
         if isinstance(node, BufferLoad) and node.predicate is None:
             yield from _access(node, known, stack)
-        choice = isinstance(node, Call) and node.op.name == "if_then_else"
-        if isinstance(node, Select) or choice:
-            condition, a, b = node.children
-            if condition.dtype == "bool":  # other conditions choose by lane, or are numbers
-                work += [(b, (*known, logical_not(condition))), (a, (*known, condition))]
-            work.append((condition, known))
-        elif isinstance(node, (And, Or)):  # the second operand may not be evaluated
-            first = node.a if isinstance(node, And) else logical_not(node.a)
-            work += [(node.b, (*known, first)), (node.a, known)]
-        elif isinstance(node, Let):
-            work += [(node.body, (*known, (node.var, node.value))), (node.value, known)]
-        elif not (isinstance(node, Call) and node.op.name == "address_of"):
-            work += [(child, known) for child in reversed(node.children)]
+
+
+def _evaluated(node: Expr) -> list[tuple[Expr, Path]]:
+    """The parts of a node that may be evaluated, each with what is known there."""
+    if isinstance(node, Select) or (isinstance(node, Call) and node.op.name == "if_then_else"):
+        condition, a, b = node.children
+        if condition.dtype != "bool":  # it chooses by lane, or is a number
+            return [(condition, ())]
+        return [(condition, ()), (a, (condition,)), (b, (logical_not(condition),))]
+    if isinstance(node, (And, Or)):  # the second operand may not be evaluated
+        return [(node.a, ()), (node.b, (node.a if isinstance(node, And) else logical_not(node.a),))]
+    if isinstance(node, Let):
+        return [(node.value, ()), (node.body, ((node.var, node.value),))]
+    if isinstance(node, Call) and node.op.name == "address_of":
+        return []
+    return [(child, ()) for child in node.children]
 
 
 # ---- one access ---------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from metasched.ir.visit import (
     substitute,
     walk_exprs,
     walk_stmts,
+    walk_under,
 )
 
 Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
@@ -148,9 +149,7 @@ class _Collector:
         """Collect the loads of an expression; a side of a choice counts under its condition."""
         if not any(isinstance(node, _ACCESSES) for node in walk_exprs(expr)):
             return
-        stack = [(expr, conditions)]
-        while stack:
-            node, known = stack.pop()
+        for node, known in walk_under(expr, conditions, _chosen):
             if isinstance(node, BufferLoad):
                 point = BufferRegion(node.buffer, _points(node.indices))
                 self._add(self.read, point, loops, known)
@@ -158,13 +157,6 @@ class _Collector:
                 self._opaque(node.name)
             elif isinstance(node, Call) and node.op.name == "address_of":
                 self._opaque(getattr(getattr(node.args[0], "buffer", None), "name", "a buffer"))
-            if isinstance(node, Call) and node.op.name == "if_then_else":
-                cond, then, orelse = node.args
-                stack.append((orelse, (*known, logical_not(cond))))
-                stack.append((then, (*known, cond)))
-                stack.append((cond, known))
-            else:
-                stack += [(child, known) for child in reversed(node.children)]
 
     def _opaque(self, name: str) -> None:
         raise MetaschedError(
@@ -253,6 +245,14 @@ class _Collector:
             for r, size in zip(region.region, region.buffer.shape, strict=True)
         )
         return BufferRegion(region.buffer, ranges)
+
+
+def _chosen(node: Expr) -> list[tuple[Expr, tuple[Expr, ...]]]:
+    """The parts of a node, a side of a choice under its condition."""
+    if isinstance(node, Call) and node.op.name == "if_then_else":
+        cond, then, orelse = node.args
+        return [(cond, ()), (then, (cond,)), (orelse, (logical_not(cond),))]
+    return [(child, ()) for child in node.children]
 
 
 def _reads(r: Range, buffers: Set[Buffer]) -> bool:

@@ -8,13 +8,16 @@ else an estimate. The result feeds a cost model, never a proof.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
 
 from metasched.arith.affine import as_written
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Cast, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Var
+from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Broadcast, Call, Ramp
+from metasched.ir.visit import walk_exprs
 
 # Loop position -> (step, width); loops that do not move the index are absent.
 IndexStride = dict[int, tuple[int, int]]
@@ -29,13 +32,15 @@ def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
     """How each loop moves an integer expression, given how the loops move the variables in it.
 
     An expression that cannot be analysed (a load, a call, a selection) moves with every loop of its
-    operands, by the widths of the operands.
+    operands, by the widths of the operands; a large expression with every loop of its variables.
     """
     kind = type(expr)
     if kind is Var:
         return env.get(expr, STILL)  # type: ignore[call-overload, no-any-return]
     if kind is IntImm:
         return STILL
+    if tree_size(expr) > LARGE:
+        return _any_of([part for part in walk_exprs(expr) if isinstance(part, Var)], env)
     out = STILL
     for atom, coef in as_written(expr).terms.items():
         moved = _atom(atom, env)
@@ -71,26 +76,22 @@ def broken(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
 @lru_cache(maxsize=1 << 15)
 def _remainders(expr: Expr) -> tuple[FloorMod, ...]:
     """The remainders in an expression that are not shifted."""
-    found, stack = [], [expr]
-    while stack:
-        part = stack.pop()
-        if type(part) is FloorMod and type(part.b) is IntImm and not _shifted(part):
-            found.append(part)
-        stack.extend(part.children)
-    return tuple(found)
+    return tuple(
+        part
+        for part in walk_exprs(expr)
+        if type(part) is FloorMod and type(part.b) is IntImm and not _shifted(part)
+    )
 
 
 @lru_cache(maxsize=1 << 15)
 def _limits(expr: Expr) -> tuple[Expr, ...]:
     """The minima, maxima and shifted remainders in an expression. A remainder without a shift comes
     from fused loops, whose lanes end where it does."""
-    found, stack = [], [expr]
-    while stack:
-        part = stack.pop()
-        if type(part) is Min or type(part) is Max or _shifted(part):
-            found.append(part)
-        stack.extend(part.children)
-    return tuple(found)
+    return tuple(
+        part
+        for part in walk_exprs(expr)
+        if type(part) is Min or type(part) is Max or _shifted(part)
+    )
 
 
 def _shifted(part: Expr) -> bool:
@@ -166,10 +167,14 @@ def _ramp(expr: Ramp, env: dict[Var, IndexStride]) -> IndexStride:
 
 
 def _anything(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
-    out: IndexStride = {}
     parts = expr.indices if isinstance(expr, BufferLoad) else expr.children
     if isinstance(expr, Call) and expr.op.name == "if_then_else":
         parts = parts[1:]
+    return _any_of(parts, env)
+
+
+def _any_of(parts: Sequence[Expr], env: dict[Var, IndexStride]) -> IndexStride:
+    out: IndexStride = {}
     for part in parts:
         for loop, (step, width) in index_stride(part, env).items():
             old = out.get(loop, (0, 0))

@@ -22,7 +22,15 @@ from metasched.ir.expr import Add, Cast, Div, Expr, FloatImm, Mul, Sub, Var, as_
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, LetStmt, While
-from metasched.ir.visit import free_vars, loads_of, reads_memory, substitute, transform, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    loads_of,
+    reads_memory,
+    substitute,
+    transform,
+    walk_stmts,
+    walk_value,
+)
 from metasched.measure.tested import tested_values
 
 _CUT = 1 - 2**-10
@@ -298,8 +306,4 @@ def _scaled(atom: Expr) -> tuple[BufferLoad, float, float] | None:
 
 def _numbers(value: Expr) -> Iterator[BufferLoad]:
     """The loads outside of indices."""
-    if isinstance(value, BufferLoad):
-        yield value
-        return
-    for child in value.children:
-        yield from _numbers(child)
+    return (part for part in walk_value(value) if isinstance(part, BufferLoad))

@@ -29,7 +29,15 @@ from metasched.ir.stmt import (
     While,
     evolve,
 )
-from metasched.ir.visit import bound_vars, free_vars, map_body, transform, walk, walk_stmts
+from metasched.ir.visit import (
+    bound_vars,
+    free_vars,
+    loads_of,
+    map_body,
+    transform,
+    walk,
+    walk_stmts,
+)
 from metasched.lower.passes.align import Alignment, aligned_strides, without_explicit_regions
 
 
@@ -67,13 +75,7 @@ def _used(stmt: Stmt) -> frozenset[Buffer | Expr]:
 
 def _used_by(expr: Expr) -> set[Buffer | Expr]:
     found: set[Buffer | Expr] = {v for v in free_vars(expr) if v.dtype.is_handle}
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, BufferLoad):
-            found.add(node.buffer)
-        stack.extend(node.children)
-    return found
+    return found.union(load.buffer for load in loads_of(expr))
 
 
 def _sunk(

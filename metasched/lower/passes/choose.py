@@ -11,7 +11,7 @@ and branches that call or divide.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 from metasched.arith.affine import interval
 from metasched.arith.bounds import EVERYTHING, Interval
@@ -95,6 +95,7 @@ def _is_chosen(ranges: dict[Var, Interval], then: BufferStore, orelse: BufferSto
     return sum(map(_work, values)) <= MOST and all(_is_safe(value, ranges) for value in values)
 
 
+@lru_cache(maxsize=1 << 12)
 def _work(value: Expr) -> int:
     """The operations and loads of a value."""
     own = isinstance(value, BufferLoad | ir.BinaryOp | Select | Call)

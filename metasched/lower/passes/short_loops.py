@@ -15,6 +15,8 @@ generation (`codegen.copies`), which knows other forms of some of them.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Expr, Select, Var, as_expr, as_int, maximum
@@ -120,6 +122,7 @@ def _plain(inner: list[Stmt]) -> bool:
     return all(e.dtype.lanes == 1 for s in inner for e in s.exprs)
 
 
+@lru_cache(maxsize=1 << 12)
 def _work(value: Expr) -> int:
     """The operations and loads of a value; the indices of a load count, too."""
     own = isinstance(value, (BufferLoad, ir.BinaryOp, Select, Call))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from metasched.analysis.reducer import Reduction, match_reducer
 from metasched.arith.affine import linear
@@ -175,18 +176,21 @@ def _with_regions(block: Block) -> Block:
     return evolve(block, reads=reads, writes=writes)
 
 
-def _steps(value: Expr, x: Var, k: Var) -> Iterator[int | None]:
+@lru_cache(maxsize=1 << 12)
+def _steps(value: Expr, x: Var, k: Var) -> frozenset[int | None]:
     """The step s of each sum s * x + k, or its multiple, in a value; None for another use of x or
     k."""
+    found = set[int | None]()
     if free_vars(value).isdisjoint((x, k)):
-        return
+        return frozenset(found)
     parts: Iterable[Expr] = value.children
     if value.dtype.is_int:
         form = linear(value)
         of_x, of_k = form.terms.get(x, 0), form.terms.get(k, 0)
         if of_x or of_k:
-            yield of_x // of_k if of_k and of_x % of_k == 0 else None
+            found.add(of_x // of_k if of_k and of_x % of_k == 0 else None)
         atoms = [a for a in form.terms if a is not x and a is not k]
         parts = value.children if atoms == [value] else atoms
     for part in parts:
-        yield from _steps(part, x, k)
+        found |= _steps(part, x, k)
+    return frozenset(found)
