@@ -8,8 +8,8 @@ from codegen.kernels import NATIVE, agree, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metasched.ir.stmt import BufferStore
-from metasched.ir.visit import walk_stmts
+from metasched.ir.stmt import BufferStore, IfThenElse
+from metasched.ir.visit import loads_of, walk_stmts
 from metasched.lower.pipeline import lower
 from metasched.script import parse
 
@@ -111,3 +111,57 @@ def test_an_element_that_may_lie_outside_is_read_under_its_conditions():
     text = program(f"{lines}    if vi > 2:\n        B[vi, vj] = T.float32(4)", columns=39)
     assert stores(text) > 1
     agree(text, *arguments("float32", 39))
+
+
+SUMS = """
+@T.prim_func
+def main(A: T.Buffer((6, 50), "float32"), M: T.Buffer((50,), "int32"),
+         B: T.Buffer((6, 50), "float32")):
+    for i in {outer}(6):
+        for k in {middle}(50):
+            for j in T.vectorized(16):
+                for t in T.unroll(1):
+                    with T.block("B"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        vj = T.axis.spatial(50, {column})
+                        {where}
+                        if M[vj] > M[vk]:
+                            B[{place}] = B[{place}] + A[vi, vk]
+"""
+
+
+def _sums(
+    outer: str = "T.parallel", middle: str = "range", column: str = "j * 3 + t", where: str = "",
+    place: str = "vi, vj",
+) -> str:  # fmt: skip
+    return SUMS.format(outer=outer, middle=middle, column=column, where=where, place=place)
+
+
+def _conditional(text: str) -> bool:
+    """Whether the store of the lanes stands under a condition that loads."""
+    tests = [s for s in walk_stmts(lower(parse(text), NATIVE).body) if isinstance(s, IfThenElse)]
+    return any(loads_of(test.condition) for test in tests)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"outer": "range"}, {"column": "j", "where": "T.where(j < 13)"}]
+)
+def test_a_sum_under_a_condition_is_stored_without_it_where_a_loop_keeps_its_place(options):
+    text = _sums(**options)
+    assert not _conditional(text)
+    m = np.random.default_rng(2).integers(0, 9, 50).astype("int32")
+    agree(text, integers((6, 50)), m, integers((6, 50), seed=1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"place": "vi, vk"},  # the serial loop moves the element
+        {"outer": "range", "middle": "T.parallel"},  # threads share the element
+        {"place": "0, vj"},  # threads share the row
+        {"column": "j // 2"},  # lanes share the element
+        {"place": "vi, vj // 2"},
+    ],
+)
+def test_elements_that_move_or_are_shared_are_stored_under_their_condition(options):
+    assert _conditional(_sums(**options))

@@ -6,19 +6,28 @@
         if y < 9:                           v = T.if_then_else(on and y < 9, T.min(v, C[x]), v)
             B[x] = T.min(B[x], C[x])        if on and y > 0 or on and y < 9: B[x] = v
 
-A load from memory waits for masked stores to the same place, about 15 cycles on a Zen 4.
+A load from memory waits for masked stores to the same place, about 15 cycles on a Zen 4. Where the
+innermost serial loop does not move the element, the store is unconditional, so that the value stays
+in a register throughout the loop:
+
+    for k: for x in lanes: if c: B[x] = B[x] + A[k]
+    ->  for k: for x in lanes: B[x] = if_then_else(c, B[x] + A[k], B[x])
+
+No other lane and no other thread may write the element then: each has elements of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from metasched.arith.affine import linear_address
 from metasched.ir.buffer import BufferLoad
-from metasched.ir.expr import FALSE, TRUE, Expr, Not, Var, logical_and, logical_or
+from metasched.ir.expr import FALSE, TRUE, Expr, Not, Var, as_int, logical_and, logical_or
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Effect, call, effect_of
 from metasched.ir.stmt import (
     Block,
+    BlockRealize,
     BufferStore,
     For,
     ForKind,
@@ -28,7 +37,7 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import loads_of, map_body, transform, transform_expr, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, map_body, transform, transform_expr, walk_stmts
 from metasched.lower.passes.choose import inside_buffer, ranges_of
 
 _MOST = 16
@@ -47,23 +56,77 @@ def store_once(func: PrimFunc) -> PrimFunc:
         if isinstance(block, Block)
     }
 
+    nests = _nests(func.body, ()) if lanes else {}
+
     def visit(stmt: Stmt) -> Stmt | None:
         if not isinstance(stmt, Block) or stmt not in lanes:
             return None
         place = _place(stmt.body)
         if place is None or not inside_buffer(place, ranges):
             return None
-        return evolve(stmt, body=_Steps(place).whole(stmt.body))
+        stays = stmt in nests and _stays(place, *nests[stmt])
+        if not stays and sum(isinstance(s, BufferStore) for s in walk_stmts(stmt.body)) < 2:
+            return None
+        return evolve(stmt, body=_Steps(place, stored=TRUE if stays else FALSE).whole(stmt.body))
 
     return map_body(func, lambda body: transform(body, visit)) if lanes else func
 
 
+def _nests(stmt: Stmt, around: tuple[For, ...]) -> dict[Block, tuple[BlockRealize, list[For]]]:
+    """The blocks directly below the root block, with the loops around them, outermost first."""
+    if isinstance(stmt, BlockRealize) and (around or stmt.block.iter_vars):
+        return {stmt.block: (stmt, list(around))}
+    inside = (*around, stmt) if isinstance(stmt, For) else around
+    found: dict[Block, tuple[BlockRealize, list[For]]] = {}
+    for inner in stmt.stmts:
+        found |= _nests(inner, inside)
+    return found
+
+
+def _stays(place: BufferLoad, realize: BlockRealize, around: list[For]) -> bool:
+    """Whether an element that a block reads and stores stays the same along the innermost serial
+    loop, while each lane and each thread has elements of its own."""
+    spread = [n for n in around if n.kind in (ForKind.PARALLEL, ForKind.VECTORIZED)]
+    serial = [n.var for n in around if n.kind is ForKind.SERIAL]
+    if not spread or not serial or any(n.kind is ForKind.THREAD_BINDING for n in around):
+        return False
+    stored = [s for s in walk_stmts(spread[0]) if isinstance(s, BufferStore)]
+    own = [s for s in walk_stmts(realize) if isinstance(s, BufferStore)]
+    if sum(s.buffer.data is place.buffer.data for s in stored) != len(own):
+        return False
+    found: set[Var] = set()
+    for iterator, value in realize.bindings.items():
+        used = free_vars(value)
+        indexed = any(i is iterator for i in place.indices)
+        if not indexed and any(iterator in free_vars(i) for i in place.indices):
+            return False
+        if indexed and serial[-1] in used:
+            return False
+        if any(n.var in used for n in spread):
+            if not indexed or not _distinct(value, around):
+                return False
+            found |= used
+    return all(n.var in found for n in spread)
+
+
+def _distinct(value: Expr, around: list[For]) -> bool:
+    """Whether a sum differs for all values of the loop variables in it."""
+    extents = {n.var: as_int(n.extent) for n in around}
+    form, reach = linear_address(value), 1
+    for atom, factor in sorted(form.terms.items(), key=lambda term: abs(term[1])):
+        extent = extents.get(atom) if isinstance(atom, Var) else None
+        if extent is None or abs(factor) < reach:
+            return False
+        reach += abs(factor) * (extent - 1)
+    return True
+
+
 def _place(body: Stmt) -> BufferLoad | None:
-    """The only element that a body stores to, several times under conditions, and reads of its
-    buffer; None for other bodies."""
+    """The only element that a body stores to under conditions, and reads of its buffer; None for
+    other bodies."""
     inside = list(walk_stmts(body))
     stores = [s for s in inside if isinstance(s, BufferStore)]
-    if not all(isinstance(s, _PLAIN) for s in inside) or not 1 < len(stores) <= _MOST:
+    if not all(isinstance(s, _PLAIN) for s in inside) or not 1 <= len(stores) <= _MOST:
         return None
     first = stores[0]
     place = BufferLoad(first.buffer, first.indices)
