@@ -22,7 +22,7 @@ from metasched.codegen.emit import Emitter
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.op import Ramp
-from metasched.ir.stmt import BufferStore, For, ForKind, SeqStmt, Stmt
+from metasched.ir.stmt import BufferStore, For, ForKind, IfThenElse, SeqStmt, Stmt
 from metasched.ir.visit import free_vars, walk_exprs
 
 _MOST = 4096  # loads of all steps, beyond which a loop is left alone
@@ -103,12 +103,12 @@ def _crowded(node: For, vector_bits: int, registers: int) -> bool:
 def _updates(
     stmt: Stmt, loops: Mapping[Expr, int], lane: Var | None, lanes: int
 ) -> list[_Update] | None:
-    """The stores of a body that holds nothing but stores, unrolled loops and vectorized loops;
-    None for other bodies."""
+    """The stores of a body that holds nothing but stores, tests, unrolled loops and vectorized
+    loops; None for other bodies."""
     if isinstance(stmt, BufferStore):
         return [_Update(stmt, loops, lane, lanes)] if stmt.predicate is None else None
-    if isinstance(stmt, SeqStmt):
-        parts = [_updates(item, loops, lane, lanes) for item in stmt.items]
+    if isinstance(stmt, (SeqStmt, IfThenElse)):
+        parts = [_updates(item, loops, lane, lanes) for item in stmt.stmts]
         return None if None in parts else [u for part in parts if part for u in part]
     if not isinstance(stmt, For) or (extent := as_int(stmt.extent)) is None:
         return None

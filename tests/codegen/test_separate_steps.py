@@ -70,6 +70,20 @@ def test_shares_loads_otherwise(func, target):
     assert (HIDDEN in llvm(func, target)) == (target is NEON)
 
 
+def test_sums_under_tests_count():
+    """The first step of a convolution leaves out the column before the first."""
+    text = BODY.format(rows=14, lanes=32, dtype="float32", x="j + q", c=5)
+    add = "s[j, o] = s[j, o] + x[c, j + q] * w[c, q, o]"
+    func = program(text.replace("                for o in T.vectorized(32):\n" + 20 * " " + add, (
+        "                if q + j > 0:\n"
+        "                    for o in T.vectorized(32):\n"
+        f"                        {add}"
+    )))  # fmt: skip
+    assert "if " in func.script() and HIDDEN in llvm(func)
+    x, w = integers((5, 42)), integers((5, 3, 32), seed=1)
+    agree(func, x, w, np.zeros((14, 32), "float32"))
+
+
 def test_depends_on_the_number_of_registers():
     assert HIDDEN in llvm(sliding(12, 8), AVX2)
     assert HIDDEN not in llvm(sliding(12, 16), AVX512)
