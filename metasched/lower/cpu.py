@@ -10,6 +10,7 @@ from metasched.lower.passes.canonicalize import canonicalize_loops
 from metasched.lower.passes.choose import choose_values
 from metasched.lower.passes.clamps import version_clamps
 from metasched.lower.passes.fold import fold_lanes
+from metasched.lower.passes.guarded_sums import guard_sums
 from metasched.lower.passes.guards import hoist_guards
 from metasched.lower.passes.init import lower_init
 from metasched.lower.passes.lane_copies import copies_for_lanes
@@ -65,6 +66,7 @@ _CPU = Pipeline(
         (copies_for_lanes, "needs flat buffers, one index each"),
         (version_clamps, "needs simplified minima; its tests are conditions, which move next"),
         (split_ragged, "needs simplified conditions"),
+        (guard_sums, "needs simplified conditions; later passes move them"),
         (hoist_guards, "needs simplified conditions, of whole vectors none"),
         (unroll_register_tiles, "needs the final loop structure"),
         (keep_tiles, "needs to know which loops over tiles are unrolled"),
