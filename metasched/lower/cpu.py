@@ -6,6 +6,7 @@ from metasched.analysis.closing import close_blocks
 from metasched.lower.passes.align import align_addressed
 from metasched.lower.passes.allocation import place_allocations
 from metasched.lower.passes.blocks import convert_blocks
+from metasched.lower.passes.borders import cut_at_borders
 from metasched.lower.passes.canonicalize import canonicalize_loops
 from metasched.lower.passes.choose import choose_values
 from metasched.lower.passes.clamps import version_clamps
@@ -67,6 +68,7 @@ _CPU = Pipeline(
         (version_clamps, "needs simplified minima; its tests are conditions, which move next"),
         (split_ragged, "needs simplified conditions"),
         (guard_sums, "needs simplified conditions; later passes move them"),
+        (cut_at_borders, "tests of tiles inside would move as tests of loops next"),
         (hoist_guards, "needs simplified conditions, of whole vectors none"),
         (unroll_register_tiles, "needs the final loop structure"),
         (keep_tiles, "needs to know which loops over tiles are unrolled"),

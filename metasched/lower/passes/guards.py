@@ -290,7 +290,7 @@ def _fresh(stmt: Stmt) -> Stmt:
     return fresh_copy(stmt)
 
 
-def _difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
+def difference(part: Expr, loop: For) -> tuple[Expr, int] | None:
     """Write `part` as (rest + factor * loop variable < 0): gives the rest and the factor."""
     if not isinstance(part, Compare) or part.a.dtype is not INT64:
         return None
@@ -319,7 +319,7 @@ def sum_of(terms: Mapping[Expr, int], const: int) -> Expr:
 
 def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
     """The condition under which `part` holds in every iteration."""
-    found = _difference(part, loop)
+    found = difference(part, loop)
     if found is None:
         return None
     form, slack = linear_address(found[0]), max(found[1], 0) * (extent - 1)
@@ -328,7 +328,7 @@ def _for_all(part: Expr, loop: For, extent: int) -> Expr | None:
 
 def _for_one(part: Expr, loop: For, extent: int) -> Expr | None:
     """A condition that holds if `part` holds in any iteration."""
-    found = _difference(part, loop)
+    found = difference(part, loop)
     if found is None:
         return None
     form, slack = linear_address(found[0]), min(found[1], 0) * (extent - 1)
@@ -375,7 +375,7 @@ def _limits(loop: For, parts: list[Expr]) -> tuple[Expr, Expr, list[Expr]]:
     low, high = zero, loop.extent
     left: list[Expr] = []
     for part in parts:
-        found = _difference(part, loop)
+        found = difference(part, loop)
         if found is None:
             left.append(part)
         elif found[1] > 0:
