@@ -239,5 +239,6 @@ def _chosen(place: str, name: str, found: dict[str, PrimFunc | IRModule]) -> Pro
         chosen = next(iter(chosen.values()))
     if not isinstance(chosen, PrimFunc):
         known = ", ".join(n for n, f in found.items() if isinstance(f, PrimFunc)) or "none"
-        raise MetaschedError(f"{place} has no function {brief(name)}; prim_funcs in it: {known}")
+        lack = f"has no function {brief(name)}" if name else "needs a function's name after a colon"
+        raise MetaschedError(f"{place} {lack}; prim_funcs in it: {known}")
     return Program(name, chosen)

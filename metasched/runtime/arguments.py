@@ -185,6 +185,9 @@ class Checker:
 
 
 _LEFT_OUT = object()
+_DECLARE = (
+    "pass a compact array and copy it back, or declare the strides of the buffer in the script"
+)
 
 
 class _Buffer:
@@ -287,9 +290,8 @@ class _Buffer:
         if self.fixed and value.shape != self.shape:
             return f"has shape {value.shape}, {wanted}{self.hint}"
         if self.compact and not value.flags.c_contiguous:
-            return (
-                f"has strides {value.strides} bytes, expected a compact row-major array; "
-                "pass numpy.ascontiguousarray of it"
+            return f"has strides {value.strides} bytes, expected a compact row-major array; " + (
+                _DECLARE if self.param.written else "pass numpy.ascontiguousarray of it"
             )
         if not self.compact and not self._strides(value, {}):
             declared = ", ".join(extent_text(e) for e in self.param.strides)

@@ -210,6 +210,10 @@ def test_the_functions_of_a_module_of_a_file(cli, made_up, tmp_path):
     assert "def other" in cli("show", "mine.py:Pair.other").out
     wrong = cli("replay", one["best"]["trace"], "mine.py:Pair")
     assert wrong.code == 2 and "prim_funcs in it: Pair.main, Pair.other" in wrong.err
+    (tmp_path / "two.py").write_text(MODULE + MODULE.replace("Pair", "Other"))
+    unnamed = cli("show", "two.py")
+    assert unnamed.code == 2
+    assert "two.py needs a function's name after a colon; prim_funcs in it: " in unnamed.err
 
 
 # -- using what was tuned --------------------------------------------------------------------------

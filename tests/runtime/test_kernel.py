@@ -94,6 +94,8 @@ def misaligned(x):
         (lambda a, b, c: (a, b, np.ma.array(c)), "argument 3 (C): is a masked array"),
         (lambda a, b, c: (a.T, b, c), "argument 1 (A): has strides (4, 64) bytes, expected a "
          "compact row-major array; pass numpy.ascontiguousarray"),
+        (lambda a, b, c: (a, b, c.T), "argument 3 (C): has strides (4, 64) bytes, expected a "
+         "compact row-major array; pass a compact array and copy it back, or declare the strides"),
         (lambda a, b, c: (a, b, readonly(c)), "argument 3 (C): is written by the kernel, but the "
          "array is read-only; pass a copy"),
         (lambda a, b, c: (misaligned(a), b, c), "argument 1 (A): is not aligned to its item size "
