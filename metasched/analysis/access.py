@@ -22,7 +22,7 @@ from metasched.arith.intset import relax
 from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import Expr, IntImm, Let, Var, as_int
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Let, Var, as_int
 from metasched.ir.op import Effect, Ramp, effect_of
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, LetStmt, Stmt, fact
 from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs, walk_stmts
@@ -214,11 +214,14 @@ class Pattern:
         return used == sorted(used)
 
 
-def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
+def read_pattern(read: BufferRegion, write: BufferRegion, grouped: bool = False) -> Pattern | None:
     """Match each index of `read` with an index of `write`; None where an index does not match.
 
     The indices of the write must be plain variables or constants. An index of the read is a
     constant, or an index of the write plus a constant.
+
+    Args:
+        grouped: an index v // c or v % c of the read, c a constant, counts as v.
     """
     position: dict[Expr, int] = {}
     for k, r in enumerate(write.region):
@@ -235,6 +238,8 @@ def read_pattern(read: BufferRegion, write: BufferRegion) -> Pattern | None:
             axes.append(-1)
             continue
         ((atom, coef), *more) = form.terms.items()
+        if grouped and isinstance(atom, (FloorDiv, FloorMod)) and (as_int(atom.b) or 0) > 0:
+            atom = atom.a
         if more or coef != 1 or atom not in position:
             return None
         axes.append(position[atom])

@@ -70,9 +70,12 @@ def rows_of(sch: Schedule, block: Block, access: Access) -> int:
 
 
 def loads_run_along(block: Block, var: Var) -> bool:
-    """Whether along an iterator every load of an update moves by one element or none."""
-    moves = [iter_stride(a, var) for a in accesses(block) if not a.is_write and not a.in_init]
-    return 1 in moves and all(m in (0, 1) for m in moves)
+    """Whether along an iterator every load of an update moves by one element or none, and some by
+    one. The places of near lanes may also be known, as in A[v // 2] and S[v // 128]."""
+    loads = [a for a in accesses(block) if not a.is_write and not a.in_init]
+    moves = [(a, iter_stride(a, var)) for a in loads]
+    beside = all(m in (0, 1) or (m is None and _near(a, var, {})) for a, m in moves)
+    return beside and any(m == 1 for _, m in moves)
 
 
 def worth_packing(sch: Schedule, block: Block, rows: int, contiguous: bool, lanes: int) -> bool:

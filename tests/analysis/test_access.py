@@ -100,6 +100,10 @@ def test_patterns(read: object, injective: bool, in_order: bool, shifted: bool) 
     tangled = BufferRegion.point(A, (i + j, j))
     assert read_pattern(tangled, BufferRegion.point(B, (i, j))) is None
     assert read_pattern(BufferRegion.point(A, where), tangled) is None
+    groups = BufferRegion.point(A, (i % 4, j // 2))
+    assert read_pattern(groups, BufferRegion.point(B, (i, j))) is None
+    found = read_pattern(groups, BufferRegion.point(B, (i, j)), grouped=True)
+    assert found is not None and found.injective and found.ordered
 
 
 def test_constant_tensor() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import check_numbers
 
+from metasched.ir.expr import FloorDiv, FloorMod, Var
 from metasched.ir.stmt import Allocate, ForKind
-from metasched.ir.visit import walk_stmts
+from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.lower.pipeline import lower
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
@@ -73,6 +74,37 @@ def test_only_sums_over_full_vectors_are_folded():
     assert not _partial(_rows("C[vi] + C[vi] * A[vi, vj]", 40, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 1, 16))
     assert not _partial(_rows("C[vi] + A[vi, vj]", 40, 24))
+
+
+NIBBLES = """
+@T.prim_func
+def main(W: T.Buffer((3, 96), "uint8"), S: T.Buffer((3, 3), "int32"), C: T.Buffer((3,), "int32")):
+    for i, j in T.grid(3, 192):
+        with T.block("c"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            T.block_attr({{"pragma_fold_lanes": 32}})
+            C[vi] = C[vi] + T.cast((W[vi, {place}] >> T.cast({shift} * 4, "uint8")) & T.uint8(15),
+                                   "int32") * S[vi, vj // 64]
+"""
+
+
+@pytest.mark.parametrize(("place", "shift"), [("vj // 2", "vj % 2"), ("vj % 96", "vj // 96")])
+def test_packed_numbers_are_loaded_in_vectors(place, shift):
+    """Two numbers lie in a byte; lanes that are loaded one by one take four times as long."""
+    text = NIBBLES.format(place=place, shift=shift)
+    data = [integers((3, 96), "uint8"), integers((3, 3), "int32"), integers((3,), "int32", seed=1)]
+    agree(text, *data)
+    body = lower(parse(text), NATIVE).body
+    found = [e for s in walk_stmts(body) for x in s.exprs for e in walk_exprs(x)]
+    quotients = [e for e in found if isinstance(e, (FloorDiv, FloorMod))]
+    lanes = {s.var for s in walk_stmts(body) if getattr(s, "kind", None) is ForKind.VECTORIZED}
+    assert all(isinstance(e.a, Var) or lanes.isdisjoint(free_vars(e)) for e in quotients)
+
+
+def test_a_number_that_may_wrap_is_not_computed_as_an_index():
+    text = _rows("C[vi] + A[vi, vj] * T.cast(T.cast(vj * 100, 'int8') // T.int8(3), 'int32')",
+                 70, 16, "int32")  # fmt: skip
+    agree(text, integers((3, 70), "int32"), integers((3,), "int32", seed=1))
 
 
 def test_a_second_name_for_the_result_is_no_operand():

@@ -94,6 +94,13 @@ def test_what_a_product_with_a_vector_reads_once_is_inlined():
     assert left(AutoInline(), parse(vector)) == ["C"]
 
 
+@pytest.mark.parametrize("value", ["A[vi, vk] * D[vi, vk // 4]", "A[vi, vk // 2] * D[vi, vk % 4]"])
+def test_weights_with_a_scale_for_each_group_are_inlined_where_each_is_used_once(value):
+    product = PRODUCT.replace("VALUE", value)
+    assert left(AutoInline(), parse(product.replace("T.grid(8, 8, 8)", "T.grid(8, 1, 8)"))) == ["C"]
+    assert left(AutoInline(), parse(product)) == ["S", "C"]
+
+
 def test_tables_computed_from_nothing_are_always_inlined():
     table = rows("T.exp(T.cast(vi, 'float32'))")
     assert left(AutoInline(), table) == ["B"]

@@ -84,6 +84,7 @@ from metasched.ir.visit import (
 )
 from metasched.lower.passes.fold_choice import fold_choice
 from metasched.lower.passes.guards import without_test
+from metasched.lower.passes.simplify import simplify_lanes
 
 _KINDS = (Add, Mul, Max, Min, Sub)
 _WIDTH = 64  # lanes for a loop without a note
@@ -93,9 +94,11 @@ def fold_lanes(func: PrimFunc) -> PrimFunc:
     """Apply the transformation above to each loop that is longer than its noted width.
 
     In a function that allows sums in any order (`reassoc`, see `ir.func.LIBERTIES`), serial loops
-    along contiguous memory need no note.
+    along contiguous memory need no note. Places of lanes, as in A[(k * 16 + lane) // 2], are
+    simplified.
     """
-    return map_body(func, lambda body: _inside(body, {}, func.liberties))
+    folded = map_body(func, lambda body: _inside(body, {}, func.liberties))
+    return folded if folded.body is func.body else simplify_lanes(folded)
 
 
 def _inside(stmt: Stmt, known: Mapping[Var, Range], free: tuple[str, ...]) -> Stmt:

@@ -15,7 +15,7 @@ from metasched.analysis.block import (
 from metasched.analysis.overwritten import overwriters
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
-from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockRealize, IfThenElse
@@ -45,9 +45,10 @@ class AutoInline:
             where a consumer reuses data, as a product does, and blocks that combine several
             elements where a consumer reads each result many times.
 
-    All but the first three are waived in a function that only has spatial blocks. Never inlined is
-    a block whose expression one consumer would hold in copies of more than MAX_COPIED nodes: over
-    several stages of a stencil, the nodes multiply.
+    All but the first three are waived in a function that only has spatial blocks. Where consumers
+    read each element once, as a matrix times a vector does, S[i // 4] counts as S[i]. Never inlined
+    is a block whose expression one consumer would hold in copies of more than MAX_COPIED nodes:
+    over several stages of a stencil, the nodes multiply.
     """
 
     into_producer: bool = False
@@ -109,12 +110,11 @@ class AutoInline:
             return True
         if _all_spatial(sch, realize):
             return True
-        nodes = list(_nodes(block))
+        nodes, written = list(_nodes(block)), block.writes[0].buffer
         if any(isinstance(n, Call) and n.op.name in self.disallow_op for n in nodes):
             return False
         slow = any(map(_slow, nodes))
         if self.disallow_repeated and (slow or _combines(nodes)):
-            written = block.writes[0].buffer
             consumers = [c for c in scope.consumers(block.token) if slow or _repeats(c, written)]
             if any(needs_multi_level_tiling(scope, c.token) is None for c in consumers):
                 return False
@@ -122,7 +122,8 @@ class AutoInline:
             realize.predicate is not TRUE or _branches(block, nodes)
         ):
             return False
-        return all(self._pattern(block, position) for position in range(len(block.reads)))
+        once = all(_reads_once(c.block, written) for c in scope.consumers(block.token))
+        return all(self._pattern(block, read, once) for read in block.reads)
 
     def _grows(self, scope: Scope, block: Block) -> ScheduleError | None:
         """Why a block is too large to be copied to each place where a consumer reads it."""
@@ -142,10 +143,10 @@ class AutoInline:
                 )
         return None
 
-    def _pattern(self, block: Block, position: int) -> bool:
+    def _pattern(self, block: Block, read: BufferRegion, grouped: bool) -> bool:
         if not (self.require_injective or self.require_ordered):
             return True
-        pattern = read_pattern(block.reads[position], block.writes[0])
+        pattern = read_pattern(read, block.writes[0], grouped)
         if pattern is None:
             return False
         return (pattern.injective or not self.require_injective) and (
@@ -222,6 +223,17 @@ def _repeats(consumer: Child, buffer: Buffer) -> bool:
     spatial = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
     regions = [r.region for r in block.reads if r.buffer is buffer]
     return any(spatial - set[Var]().union(*(free_vars(r.min) for r in box)) for box in regions)
+
+
+def _reads_once(consumer: Block, buffer: Buffer) -> bool:
+    """Whether a block reads each element of a buffer in one iteration at most."""
+    moving = {v.var for v in consumer.iter_vars if as_int(v.dom.extent) != 1}
+    boxes = [r.region for r in consumer.reads if r.buffer is buffer]
+    return (
+        len(boxes) == 1
+        and all(as_int(r.extent) == 1 for r in boxes[0])
+        and moving <= {r.min for r in boxes[0]}
+    )
 
 
 def _branches(block: Block, nodes: list[object]) -> bool:
