@@ -26,6 +26,21 @@ def test_the_last_pass_gives_the_lowered_function():
     assert ms.structural_equal(funcs[-1], lower(FUNC, CPU))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint16"])
+def test_quotients_of_cast_64_bit_loops(dtype):
+    """Only quotients of integers are indices; a float has no integer range."""
+    func = ms.parse(f"""
+@T.prim_func
+def main(B: T.Buffer((300,), "{dtype}"), C: T.Buffer((300,), "{dtype}")):
+    for i in T.serial(T.int64(0), T.int64(300)):
+        with T.block("b"):
+            vi = T.axis.spatial(T.int64(300), i)
+            B[vi] = T.floordiv(T.cast(vi, "{dtype}"), T.{dtype}(2))
+            C[vi] = T.floormod(T.cast(vi * 3, "{dtype}"), T.{dtype}(7))
+""")
+    check_numbers(func, ms.Schedule(func).mod, compiled=True)
+
+
 def test_a_kind_without_passes_is_refused():
     with pytest.raises(
         TargetError, match="no passes for targets of kind 'cuda'; kinds with passes"

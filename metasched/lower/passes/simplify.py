@@ -113,7 +113,7 @@ def _as_index(expr: Expr, an: Analyzer) -> Expr | None:
     if isinstance(expr, IntImm):
         return IntImm(INT64, expr.value)
     if isinstance(expr, Cast):
-        wide = expr.value if expr.value.dtype is INT64 else None
+        wide = expr.value if expr.dtype.is_int and expr.value.dtype is INT64 else None
     elif isinstance(expr, _EXACT):
         a, b = _as_index(expr.a, an), _as_index(expr.b, an)
         divides = isinstance(expr, (FloorDiv, FloorMod))
