@@ -54,7 +54,9 @@ def memory_type(dtype: DType, lanes: int = 1) -> str:
 def _lookup(table: dict[str, str], dtype: DType) -> str:
     found = table.get(dtype)
     if found is None:
-        raise BuildError(f"code generation has no {dtype} values on this target")
+        what = f"code generation has no {dtype} values on this target"
+        packed = f"; pack {8 // dtype.bits} in each element of {dtype.kind}8"
+        raise BuildError(what + (packed if dtype.is_int and dtype.bits < 8 else ""))
     return found
 
 

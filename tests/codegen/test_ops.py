@@ -47,6 +47,13 @@ def test_operations_without_code_are_named(name: str) -> None:
         build(_store(call_node))
 
 
+@pytest.mark.parametrize(("kind", "packed"), [("int4", "2 in each element of int8"),
+                                              ("uint1", "8 in each element of uint8")])  # fmt: skip
+def test_integers_below_a_byte_are_refused_with_a_way(kind: str, packed: str) -> None:
+    with pytest.raises(BuildError, match=f"has no {kind} values on this target; pack {packed}"):
+        build(_store(IntImm(kind, 0), kind))
+
+
 def test_foreign_functions() -> None:
     text = """
 @T.prim_func
