@@ -159,11 +159,17 @@ def injective_block(block: Block) -> Failure | None:
 
 @fact
 def copies(block: Block) -> bool:
-    """Whether a block is a copy such as T[i + k] = S[i + k] * 2: one value for each element.
+    """Whether a block is a copy such as T[i + k] = S[i + k] * 2, which reads memory."""
+    stores = [s for s in walk_stmts(block) if isinstance(s, BufferStore)]
+    return all(loads_of(store.value) for store in stores) and one_value(block)
+
+
+@fact
+def one_value(block: Block) -> bool:
+    """Whether a block has one value for each element, as T[i + k] = S[i + k] * 2.
 
     Two instances that store to one element then store the same value, unless memory changed between
-    them. The stored value reads memory; iterators occur in it only within whole indices of the
-    element.
+    them. Iterators occur in the stored value only within whole indices of the element.
     """
     stores = [s for s in walk_stmts(block) if isinstance(s, BufferStore)]
     loaded = {a.buffer for a in accesses(block) if not a.is_write}
@@ -172,7 +178,7 @@ def copies(block: Block) -> bool:
         return False
     moving = {v.var for v in block.iter_vars}.union(*(a.inner for a in accesses(block)))
     for store in stores:
-        if not loads_of(store.value) or effect_of(store.value) > Effect.READ:
+        if effect_of(store.value) > Effect.READ:
             return False
         if any(i.dtype.lanes > 1 for i in store.indices):
             return False

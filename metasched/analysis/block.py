@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from metasched.analysis.access import exact_accesses, injective_block, updates_in_place
+from metasched.analysis.access import exact_accesses, injective_block, one_value, updates_in_place
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.failure import Failure
@@ -92,7 +92,8 @@ def complete(
     """Whether a child is complete: its instances may run in any order and any number of times.
 
     All its iterators are spatial, no other child writes its elements (see `dominant` for `sole` and
-    `among`), and the child reads no buffer that it writes.
+    `among`), and the child reads no buffer that it writes. Instances that set one element set it to
+    one value.
     """
     block = scope.child(token).block
     return _complete_alone(block) or dominant(scope, token, sole=sole, among=among)
@@ -100,7 +101,22 @@ def complete(
 
 @fact
 def _complete_alone(block: Block) -> Failure | None:
-    return is_spatial_only(block) or _reads_own_output(block)
+    return is_spatial_only(block) or _reads_own_output(block) or _sets_other_values(block)
+
+
+def _sets_other_values(block: Block) -> Failure | None:
+    """Whether two instances may set one element to different values: the last one counts."""
+    if one_value(block):
+        return None
+    for region in block.writes:
+        for var in undetermined_iters(block, region):
+
+            def sentence(var: Var = var, region: BufferRegion = region) -> str:
+                where = f"{show_region(region)} again for another value of {var.name}"
+                return f"block {block.name} may set {where}: the order of its instances counts"
+
+            return Failure("sets-again", sentence, block)
+    return None
 
 
 def _reads_own_output(block: Block) -> Failure | None:

@@ -42,6 +42,43 @@ def test_a_stage_is_not_cut_to_what_its_producer_makes() -> None:
     check_transform(padded, sch)
 
 
+@T.prim_func
+def last_counts(B: T.Buffer((3,), "int32"), C: T.Buffer((3,), "int32")):
+    for i in range(3):
+        with T.block("b"):
+            v = T.axis.spatial(3, 2 - i)
+            C[1] = B[v]
+
+
+def test_instances_that_overwrite_each_other_keep_their_order() -> None:
+    """compute_at generates them in the order of v: C[1] was B[2], not B[0]."""
+    sch = Schedule(last_counts)
+    sch.cache_write("b", 0, "global")
+    place = sch.get_loops("C_global")[0]
+    text = "may set C_global.0. again for another value of v: the order of its instances counts"
+    check_refused(sch, lambda: sch.compute_at("b", place), "not-complete-or-reduction", text)
+    check_transform(last_counts, sch)
+
+
+@T.prim_func
+def set_twice(B: T.Buffer((2,), "int32"), C: T.Buffer((2,), "int32")):
+    D = T.alloc_buffer((2,), "int32")
+    for i, j in T.grid(2, 2):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi] = B[vi] + 7
+    for i in range(2):
+        with T.block("C"):
+            vi = T.axis.spatial(2, i)
+            C[vi] = D[vi]
+
+
+def test_instances_that_set_an_element_to_one_value_are_moved() -> None:
+    sch = Schedule(set_twice)
+    sch.compute_at("D", sch.get_loops("C")[0])
+    check_transform(set_twice, sch)
+
+
 def test_iterators_of_one_value_need_no_inverse() -> None:
     sch, (b, c), _ = start(unit, "B", "C")
     copy = sch.cache_read(c, 0, "local")
