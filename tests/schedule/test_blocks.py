@@ -131,6 +131,19 @@ def not_injective(A: T.Buffer((8,), "int32"), C: T.Buffer((4,), "int32")):
             C[vi] = B[vi]
 
 
+@T.prim_func
+def of_pairs(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    B = T.alloc_buffer((4,), "int32")
+    for i in range(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi // 2] = A[vi // 2]
+    for i in range(4):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = B[vi]
+
+
 def start(func: PrimFunc, *names: str) -> tuple[Schedule, list, list]:
     """A schedule, the named blocks and the loops of each."""
     sch = Schedule(func, seed=0)
@@ -300,7 +313,8 @@ REFUSED: list[tuple[PrimFunc, str, Step, str, str]] = [
     (gathered, "B C", lambda s, b, x: s.reverse_compute_at(b[1], x[0][0]), "not-ready", "other iterations of i"),
     (matmul_relu, "C D", lambda s, b, x: s.compute_inline(b[1]), "output-block", "D writes an output"),
     (matmul_relu, "C D", lambda s, b, x: s.compute_inline(b[0]), "not-spatial", "vk of block C is reduce"),
-    (not_injective, "B", lambda s, b, x: s.compute_inline(b[0]), "not-invertible", "cannot be solved"),
+    (not_injective, "B", lambda s, b, x: s.compute_inline(b[0]), "sets-again", "again for another value of vi: the order"),
+    (of_pairs, "B", lambda s, b, x: s.compute_inline(b[0]), "not-invertible", "cannot be solved"),
     (two_writers, "B2", lambda s, b, x: s.compute_inline(b[0]), "not-dominant", "not the only writer"),
     (overwritten, "B", lambda s, b, x: s.compute_inline(b[0]), "write-after-read", "overwrites A"),
     (matmul, "C", lambda s, b, x: s.compute_inline("root"), "is-root", "root block"),
