@@ -119,7 +119,7 @@ def test_a_missing_file(cli, tmp_path):
 
 def test_a_file_without_the_function_says_which_it_has(cli, program):
     refused(cli("show", f"{program}:scail"), "no function 'scail'", "scale, shift")
-    refused(cli("show", program), "no function ''", "scale, shift")
+    refused(cli("show", program), "needs a function's name after a colon", "scale, shift")
     refused(cli("show", f"{program}:scale", "--shape", "1"), "--shape is for workloads")
     refused(
         cli("show", f"{program}:scale", "--constant-weights"),
