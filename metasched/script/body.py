@@ -9,7 +9,7 @@ from typing import Any
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import HANDLE, VOID, DType
-from metasched.ir.expr import TRUE, Expr, Var, as_int
+from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Block,
@@ -37,7 +37,6 @@ from metasched.script.builder import (
 from metasched.script.calls import CallReader
 from metasched.script.copies import copied, ends
 from metasched.script.hints import STATEMENTS as HINTS
-from metasched.script.hints import warn_of_restarts
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
@@ -239,8 +238,6 @@ class BodyReader(CallReader):
             block = self._infer(call, draft, block)
         if not root:
             block = self.with_crossings(block)
-        if draft.predicate is TRUE:
-            warn_of_restarts(block, call.lineno)
         return BlockRealize(tuple(draft.values), draft.predicate, block)
 
     def _infer(self, call: ast.Call, draft: BlockDraft, block: Block) -> Block:

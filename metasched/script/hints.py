@@ -5,11 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from metasched.errors import warn
-from metasched.ir.expr import Var, as_int
-from metasched.ir.stmt import Block, BufferStore
-from metasched.ir.visit import free_vars, walk_stmts
-
 _TRY = "check with `assert condition, message`"
 _ASYNC = "write the statements one after the other"
 
@@ -78,25 +73,3 @@ def index_hint(node: ast.expr) -> str:
         indices.insert(0, ast.unparse(node.slice))
         node = node.value
     return f"write {ast.unparse(node)}[{', '.join(indices)}]"
-
-
-def warn_of_restarts(block: Block, line: int) -> None:
-    """Warn of an init that runs again for each value of a spatial axis, so that the sum of the
-    iterations before is lost. A user meant a reduce axis."""
-    if block.init is None:
-        return
-    begun = {s.buffer for s in walk_stmts(block.init) if isinstance(s, BufferStore)}
-    places = [r for r in block.writes if r.buffer in begun]
-    used = frozenset[Var]().union(*(free_vars(x.min) for r in places for x in r.region))
-    lost = [v for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1]
-    lost = [v for v in lost if v.var not in used]
-    if lost and places and all(x.is_point for r in places for x in r.region):
-        axes = " and ".join(v.var.name for v in lost)
-        names = " and ".join(dict.fromkeys(r.buffer.name for r in places))
-        many = len(lost) > 1
-        warn(
-            f"line {line}: block {block.name!r} runs T.init again for each value of {axes}, so "
-            f"{names} keeps the value of the last iteration only; {axes} {'are' if many else 'is'} "
-            f"spatial, and no index of {names}: declare {'them' if many else 'it'} with "
-            "T.axis.reduce, or leave T.init out"
-        )
