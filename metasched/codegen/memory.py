@@ -77,6 +77,8 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
             return _load_vector(e, buffer.dtype, where.pointer, where.lanes)
         return from_memory(e, load_masked(e, buffer.dtype, where.pointer, mask))
     if where.indices is None and where.stride == 0:
+        if mask is not None:
+            return e.widen(_load_any(e, buffer.dtype, where.pointer, mask), where.lanes)
         return e.widen(_load_vector(e, buffer.dtype, where.pointer, 1), where.lanes)
     if where.indices is None and (mask is None or where.stride == -1):
         return _load_lanes(e, buffer.dtype, where, mask)
@@ -277,8 +279,11 @@ def _load_near(e: Emitter, dtype: DType, where: Place) -> Val:
     found = []
     for part in registers(e, dtype, where.near):
         low, lanes, n = min(part), len(part), spread(part)
-        whole = memory_type(dtype, n)
         pointer = address(e, where.pointer, dtype, None, low)
+        if n == 1:
+            found.append(e.widen(_load_vector(e, dtype, pointer, 1), lanes))
+            continue
+        whole = memory_type(dtype, n)
         text = f"load {whole}, ptr {pointer.text}, align {dtype.bytes}"
         vector = e.inline(text, dtype, n)
         order = ", ".join(f"i32 {at - low}" for at in part)

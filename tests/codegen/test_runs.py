@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, integers
+from codegen.kernels import agree, build, integers, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from space.fences import Fenced
 
 import metasched as ms
 from metasched.script import parse
@@ -58,7 +60,7 @@ def main(C: T.Buffer((5, 90), "{dtype}"), D: T.Buffer((5, 48), "{dtype}")):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    lanes=st.sampled_from([4, 6, 8, 16, 24, 48]), part=st.integers(1, 9), by=st.integers(-2, 2),
+    lanes=st.sampled_from([4, 6, 8, 16, 24, 48]), part=st.integers(1, 24), by=st.integers(-2, 2),
     across=st.integers(-2, 2), dtype=st.sampled_from(["float32", "uint8", "bfloat16", "bool"]),
     masked=st.booleans(),
 )  # fmt: skip
@@ -74,6 +76,36 @@ def test_lanes_close_together_are_loaded(lanes, part, by, across, dtype, masked)
     text = NEAR.format(dtype=dtype, lanes=lanes, vectors=48 // lanes, value=value)
     arrays = (integers((5, 90), dtype), integers((5, 48), dtype))
     agree(text, *arrays)
+
+
+SCALES = """
+@T.prim_func
+def main(W: T.Buffer((96,), "float32"), S: T.Buffer((4, 3), "float32"),
+         D: T.Buffer((4, 96), "float32"), m: T.int32):
+    for k in range(m):
+        for j in range(4):
+            for n in T.vectorized(64):
+                with T.block("D"):
+                    vj, vk = T.axis.spatial(4, j), T.axis.spatial(96, k * 64 + n)
+                    T.where(k * 64 + n < 96)
+                    D[vj, vk] = W[vk] * S[vj, vk // 32]
+"""
+
+
+def test_an_element_that_no_lane_needs_is_not_loaded():
+    """The last lanes would read S[3, 3], where memory may end: a child process reads to an end."""
+    kernel = ms.build(program(SCALES))  # serial: threads do not live on in a child process
+    fences = [Fenced(4 * size) for size in (96, 12, 384)]
+    w, s, d = (
+        fence.array(np.zeros(shape, "float32"))
+        for fence, shape in zip(fences, ((96,), (4, 3), (4, 96)), strict=True)
+    )
+    w[...], s[...] = np.arange(96), np.arange(12).reshape(4, 3)
+    child = os.fork()
+    if not child:
+        kernel(w, s, d, 2)
+        os._exit(not np.array_equal(d, w * np.repeat(s, 32, axis=1)))
+    assert os.waitpid(child, 0)[1] == 0, "it read beyond an array, or computed other values"
 
 
 @pytest.mark.parametrize(

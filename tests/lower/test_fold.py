@@ -101,6 +101,27 @@ def test_packed_numbers_are_loaded_in_vectors(place, shift):
     assert all(isinstance(e.a, Var) or lanes.isdisjoint(free_vars(e)) for e in quotients)
 
 
+GROUPS = """
+@T.prim_func
+def main(W: T.Buffer((3, {n}), "uint8"), S: T.Buffer((3, 48), "float32"),
+         C: T.Buffer((3,), "float32")):
+    for i, j in T.grid(3, {n}):
+        with T.block("c"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            T.block_attr({{"pragma_fold_lanes": 64}})
+            C[vi] = C[vi] + T.cast(W[vi, vj], "float32") * S[vi, vj // {by}]
+"""
+
+
+@pytest.mark.parametrize("n", [64, 192])
+@pytest.mark.parametrize("by", [4, 16, 24, 32, 64])
+def test_registers_of_lanes_that_share_an_element(n, by):
+    """Code generation reduces a loop of one vector: a register of its 64 scales may be one
+    element."""
+    arrays = integers((3, n), "uint8"), integers((3, 48)), integers((3,), seed=1)
+    agree(GROUPS.format(n=n, by=by), *arrays)
+
+
 def test_a_number_that_may_wrap_is_not_computed_as_an_index():
     text = _rows("C[vi] + A[vi, vj] * T.cast(T.cast(vj * 100, 'int8') // T.int8(3), 'int32')",
                  70, 16, "int32")  # fmt: skip
