@@ -244,6 +244,37 @@ def quantized(d: Draw) -> str:
     return str(t)
 
 
+def packed(d: Draw) -> str:
+    """Products with weights of 4 bits, several in a word, or of bytes, with a scale for each
+    group."""
+    n, m, group = d.size(), d.rng.choice([1, 1, 2, d.size()]), d.rng.choice([4, 8, 24, 32])
+    k = group * d.size(1, 7)
+    word = d.pick("uint8", "uint8", "uint32", "int8")
+    c = d.pick("float32", "float32", "int32")
+    each = {"uint8": 2, "uint32": 8, "int8": 1}[word]
+    t = Text.of(c, X=(m, k))
+    t.param("W", (n, -(-k // each)), word)
+    t.param("S", (n, k // group), c)
+    if each == 1:
+        weight = f'T.cast(W[vj, vk], "{c}")'
+    else:
+        far = word == "uint8" and d.often(0.5)  # the upper halves hold the second half of a row
+        place, part = (f"vk % {k // 2}", f"vk // {k // 2}") if far else (
+            f"vk // {each}", f"vk % {each}")  # fmt: skip
+        bits = f"(W[vj, {place}] >> T.cast({part} * 4, '{word}')) & T.{word}(15)"
+        weight = f"(T.cast({bits}, '{c}') - T.{c}(8))"
+    value = f"{weight} * S[vj, vk // {group}]"
+    axes = {"i": (m, "S"), "j": (n, "S"), "k": (k, "R")}
+    if d.often(0.6):
+        t.temp("D", (n, k), c)
+        t.block("D", {"j": (n, "S"), "k": (k, "S")}, f"D[vj, vk] = {value}")
+        value = "D[vj, vk]"
+    t.param("O", (m, n), c)
+    t.block("O", axes, f"O[vi, vj] = O[vi, vj] + X[vi, vk] * ({value})",
+            init=f"O[vi, vj] = T.{c}(0)")  # fmt: skip
+    return str(t)
+
+
 def narrow_chains(d: Draw) -> str:
     """Element-wise work and sums in small floats, with casts up and down."""
     n, m, small = d.size(), d.size(), d.pick("float16", "bfloat16", "float8_e5m2")
@@ -384,7 +415,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
         for kind in (
             arg_reductions, several_outputs, accumulations, in_place, triangles, solvers, ragged,
             normalisations, attentions, time_loops, stencil_chains, scans, indexed, quantized,
-            narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
+            packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
             ordered_sums, centred_rows, ordered_triangles, mixed_blocks,
         )
     },

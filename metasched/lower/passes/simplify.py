@@ -22,7 +22,7 @@ from metasched.ir.expr import (
     Var,
     as_int,
     cast,
-)  # fmt: skip
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Evaluate, For, ForKind, IfThenElse, LetStmt, SeqStmt, Stmt, seq
 from metasched.ir.visit import free_vars, map_body, transform_expr, walk_exprs
