@@ -41,6 +41,24 @@ def main(B: T.Buffer((300,), "{dtype}"), C: T.Buffer((300,), "{dtype}")):
     check_numbers(func, ms.Schedule(func).mod, compiled=True)
 
 
+def test_a_buffer_of_a_block_as_long_as_an_iterator():
+    func = ms.parse("""
+@T.prim_func
+def main(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
+    for i in range(6):
+        with T.block("C"):
+            vi = T.axis.spatial(6, i)
+            T.reads(A[0 : vi + 1])
+            T.writes(C[vi, 0 : vi + 1])
+            B = T.alloc_buffer((vi + 1,), "int32")
+            for j in range(vi + 1):
+                B[j] = A[j] * 2
+            for j in range(vi + 1):
+                C[vi, j] = B[vi - j]
+""")
+    check_numbers(func, ms.Schedule(func).mod, compiled=True)
+
+
 def test_a_kind_without_passes_is_refused():
     with pytest.raises(
         TargetError, match="no passes for targets of kind 'cuda'; kinds with passes"

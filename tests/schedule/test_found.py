@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracle import check_refused, check_transform
+from oracle import check_numbers, check_refused, check_transform
 from schedule.programs import (
     convolution,
     elementwise,
@@ -662,3 +662,12 @@ def test_a_block_moves_inside_the_loop_that_sets_its_inputs() -> None:
     sch, (m, d), (_, (_, j)) = start(tiles_of_temporaries, "M", "D")
     sch.compute_at(m, j)
     check_transform(tiles_of_temporaries, sch)
+
+
+def test_a_copy_inside_a_block_is_as_long_as_an_iterator_of_the_block() -> None:
+    sch, (c,), ((i, _),) = start(triangle, "C")
+    sch.read_at(i, c, 0, "global")
+    sch.enclose(sch.get_block("A_global"))
+    sch.reindex_cache_read("A_global_1", 0, "global", lambda i0: (i0,))
+    check_transform(triangle, sch)
+    check_numbers(triangle, sch.mod, compiled=True)

@@ -9,6 +9,8 @@ they carry nothing are left out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.dependence import disjoint
 from metasched.analysis.producers import self_contained
@@ -28,8 +30,16 @@ from metasched.ir.stmt import (
     FrozenMap,
     IfThenElse,
     Stmt,
+    evolve,
 )
-from metasched.ir.visit import free_vars, map_body, substitute, transform, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    map_body,
+    substitute,
+    substitute_buffers,
+    transform,
+    walk_stmts,
+)
 from metasched.lower.passes.align import Alignment, alignments, with_explicit_regions
 from metasched.lower.passes.private import PRIVATE
 
@@ -99,10 +109,20 @@ def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> 
         if key.startswith("pragma_") and isinstance(value, (int, Expr)):
             body = AttrStmt(None, key, as_expr(value), body)
     private = block.annotations.get(PRIVATE, ())
+    sized = {b: _sized(b, stmt.bindings) for b in block.alloc_buffers}
+    sized = {b: new for b, new in sized.items() if new is not b}
+    body = substitute_buffers(body, sized) if sized else body
     for buffer in reversed(block.alloc_buffers):
         align = aligned.get(buffer, ())
         loops = carried[buffer].difference(v for b, v in private if b is buffer)
         notes = FrozenMap({"carried": frozenset(loops), "aligned": align})
-        body = Allocate(buffer, body, notes)
+        body = Allocate(sized.get(buffer, buffer), body, notes)
     body = substitute(body, stmt.bindings) if block.iter_vars else body
     return body if stmt.predicate is TRUE else IfThenElse(stmt.predicate, body)
+
+
+def _sized(buffer: Buffer, bindings: Mapping[Var, Expr]) -> Buffer:
+    """A buffer of a block, its extents over the loops around the block."""
+    if all(free_vars(extent).isdisjoint(bindings) for extent in buffer.shape):
+        return buffer
+    return evolve(buffer, shape=tuple([substitute(extent, bindings) for extent in buffer.shape]))
