@@ -10,6 +10,7 @@ they carry nothing are left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.dependence import disjoint
@@ -30,7 +31,6 @@ from metasched.ir.stmt import (
     FrozenMap,
     IfThenElse,
     Stmt,
-    evolve,
 )
 from metasched.ir.visit import (
     free_vars,
@@ -125,4 +125,4 @@ def _sized(buffer: Buffer, bindings: Mapping[Var, Expr]) -> Buffer:
     """A buffer of a block, its extents over the loops around the block."""
     if all(free_vars(extent).isdisjoint(bindings) for extent in buffer.shape):
         return buffer
-    return evolve(buffer, shape=tuple([substitute(extent, bindings) for extent in buffer.shape]))
+    return replace(buffer, shape=tuple([substitute(extent, bindings) for extent in buffer.shape]))
