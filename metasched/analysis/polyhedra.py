@@ -46,8 +46,9 @@ def never_ahead(
     return not ties or is_empty(system.rows)
 
 
+@lru_cache(maxsize=1 << 12)
 def order_kept(
-    a: Place, b: Place, moving: Collection[Var], old: Sequence[Var], new: Sequence[Var]
+    a: Place, b: Place, moving: frozenset[Var], old: tuple[Var, ...], new: tuple[Var, ...]
 ) -> bool:
     """Whether two accesses of one element are proved to keep their order if loops are reordered.
 

@@ -229,7 +229,7 @@ def _kept_in_polyhedra(
 ) -> bool:
     """Whether inequalities prove that two accesses of one element keep their order."""
     moving = moving_vars(a, b, scope, top)
-    return order_kept(place(a), place(b), moving, old, new)
+    return order_kept(place(a), place(b), moving, tuple(old), tuple(new))
 
 
 def _kept_one_by_one(old: Sequence[Var], new: Sequence[Var], a: Touch, b: Touch) -> bool:

@@ -80,7 +80,7 @@ def _without(rows: _Rows, unknown: Hashable) -> _Rows:
         if c:
             (high if c > 0 else low).append((terms, most))
         else:
-            _add(left, terms, most)
+            left[form] = most
     for upper, above in high:
         for lower, below in low:
             a, b = upper[unknown], -lower[unknown]
