@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from schedule.program_families_blocks import BLOCKS
 from schedule.program_families_borders import BORDERS
 from schedule.program_families_odd import ODD
+from schedule.program_families_shapes import SHAPES
 from schedule.program_families_updates import UPDATES
 
 from metasched.ir.func import PrimFunc
@@ -258,6 +259,7 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
     **BLOCKS,
     **BORDERS,
     **ODD,
+    **SHAPES,
     **UPDATES,
 }
 SHARE = 0.45  # of all programs
