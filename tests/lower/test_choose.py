@@ -116,3 +116,46 @@ def test_places_of_a_loop_whose_end_depends_on_another_loop_are_known():
     text = program(branch("A[i, j] = B[7 - j, j]", "A[i, j] = 0"), columns="i + 1")
     assert found(text) == (0, COPIES + 1)
     agree(text, integers((9, 9), "int32"), integers((8, 8), "int32", 1), integers((8,), "int32", 2))
+
+
+LEAST = """
+@T.prim_func
+def main(A: T.Buffer((8, 8), "{kind}"), M: T.Buffer((8, 8), "int32"), B: T.Buffer((8,), "{kind}")):
+    for i in {loop}(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            m = T.alloc_buffer((2,), "{kind}", scope="local")
+            m[0] = A[vi, 0]
+            for j in {inner}(7):
+                if M[vi, j] > 0:
+                    m[{place}] = {value}
+            B[vi] = m[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "choices"),
+    [
+        ("int32", "T.min(m[0], A[vi, j + 1])", 1),
+        ("float32", "T.max(m[0], A[vi, j + 1])", 1),
+        ("int32", "m[0] + A[vi, j + 1]", 1),
+        ("float32", "m[0] + A[vi, j + 1]", 0),  # a sum takes longer than a branch that is skipped
+        ("int32", "A[vi, j + 1]", 0),  # LLVM chooses by itself where the value is known
+        ("int32", "T.min(m[0], A[vi + M[vi, j] - 1, j])", 0),  # the load may fail
+    ],
+)
+@pytest.mark.parametrize("loop", ["range", "T.parallel"])
+def test_an_update_under_a_condition_of_memory_that_no_thread_shares_becomes_a_choice(
+    kind, value, choices, loop
+):
+    text = LEAST.format(kind=kind, value=value, loop=loop, inner="T.unroll", place=0)
+    assert found(text) == (1 - choices, choices)
+    mask = integers((8, 8), "int32", 1) > 0
+    agree(text, integers((8, 8), kind), mask.astype("int32"), integers((8,), kind))
+
+
+@pytest.mark.parametrize(("inner", "place"), [("T.parallel", "0"), ("range", "M[vi, j] - 1")])
+def test_an_update_that_other_threads_may_see_or_that_may_lie_outside_stays_a_branch(inner, place):
+    text = LEAST.format(kind="int32", value=f"T.min(m[{place}], A[vi, j])", loop="range",
+                        inner=inner, place=place)  # fmt: skip
+    assert found(text)[1] == 0
