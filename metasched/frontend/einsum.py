@@ -1,14 +1,23 @@
-"""einsum: builds products summed over the letters that the result lacks, in NumPy's notation."""
+"""einsum: builds products summed over the letters that the result lacks, in NumPy's notation.
+
+A product of several operands has many multiplications for each element of the result. By the
+distributive law, the operands may instead be multiplied two at a time, and each letter summed as
+soon as no other operand has it. Each such part is a block of its own.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from metasched.errors import MetaschedError
 from metasched.frontend import te
-from metasched.ir.expr import Expr, ExprLike, Var
+from metasched.ir.dtype import DType
+from metasched.ir.expr import Expr, ExprLike, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.script.builder import cast_word
 
@@ -42,19 +51,108 @@ def einsum(
         raise _wrong(subscripts, "a letter stands twice in the result")
     names = (chr(ord("A") + n) if n < 25 else f"A{n}" for n in range(len(spelled)))
     operands = [te.placeholder(s, dtype, n) for s, n in zip(shapes, names, strict=False)]
-    summed = {c: te.reduce_axis((0, n), c) for c, n in sizes.items() if c not in result}
+    final = out_dtype or dtype
+    plan = _plan(spelled, result, sizes, final)
+    numbers = (f"Z{n}" for n in itertools.count(1))
+
+    def computed(part: _Part) -> te.Tensor:
+        """The tensor of a part, after the tensors of the parts that it multiplies."""
+        if part.operand is not None:
+            return operands[part.operand]
+        factors = [computed(p) for p in part.factors]
+        name = "Z" if part is plan else next(numbers)
+        return _product(factors, part, sizes, final, name)
+
+    return te.create_prim_func([*operands, computed(plan)], name)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An operand, or the product of parts, summed over the letters that `letters` lacks."""
+
+    letters: str
+    operand: int | None = None
+    factors: tuple[_Part, ...] = ()
+
+
+def _product(
+    factors: Sequence[te.Tensor], part: _Part, sizes: dict[str, ExprLike], dtype: str, name: str
+) -> te.Tensor:
+    """The tensor of a part whose factors are tensors already."""
+    inside = dict.fromkeys("".join(p.letters for p in part.factors))
+    summed = {c: te.reduce_axis((0, sizes[c]), c) for c in inside if c not in part.letters}
 
     def element(*indices: Var) -> te.Reduction | Expr:
-        at = {**dict(zip(result, indices, strict=True)), **summed}
-        factors = [
-            cast_word(operand[tuple(at[c] for c in letters)], out_dtype or dtype)
-            for operand, letters in zip(operands, spelled, strict=True)
+        at = {**dict(zip(part.letters, indices, strict=True)), **summed}
+        values = [
+            cast_word(factor[tuple(at[c] for c in p.letters)], dtype)
+            for factor, p in zip(factors, part.factors, strict=True)
         ]
-        product = functools.reduce(operator.mul, factors)
+        product = functools.reduce(operator.mul, values)
         return te.sum(product, [*summed.values()]) if summed else product
 
-    out = te.compute([sizes[c] for c in result], element, "Z", varargs_names=[*result])
-    return te.create_prim_func([*operands, out], name)
+    shape = [sizes[c] for c in part.letters]
+    return te.compute(shape, element, name, varargs_names=[*part.letters])
+
+
+# -- the order of the products -------------------------------------------------------------------
+
+MOST = 8
+"""The most operands whose orders are compared: there are 3 ** MOST pairs of groups."""
+_STORED = 4
+"""The products that take as long as an element of a part that is stored and loaded."""
+_WORTH = 0.75
+"""The share of the products of a single block at which several blocks are worth their memory."""
+_UNKNOWN = 1024
+"""Stands for an extent that is known at run time only."""
+
+
+def _plan(spelled: Sequence[str], result: str, sizes: dict[str, ExprLike], dtype: str) -> _Part:
+    """The parts with the fewest products. It is one part for all operands if others save little,
+    and in floats of 16 bits or fewer, where a sum of only some of the factors might overflow."""
+    leaves = [_Part(letters, n) for n, letters in enumerate(spelled)]
+    whole = _Part(result, None, tuple(leaves))
+    narrow = DType(dtype).is_float and DType(dtype).bits <= 16
+    if narrow or len(spelled) > MOST:
+        return whole
+    counts = {c: as_int(as_expr(n)) or _UNKNOWN for c, n in sizes.items()}
+
+    def size(letters: str) -> int:
+        return math.prod(counts[c] for c in {*letters})
+
+    def alone(n: int) -> tuple[float, _Part]:
+        """An operand, summed over letters that no other operand has."""
+        kept = _kept(spelled, 1 << n, result)
+        if len(kept) == len({*spelled[n]}):
+            return 0, leaves[n]
+        return size(spelled[n]) + _STORED * size(kept), _Part(kept, None, (leaves[n],))
+
+    every = (1 << len(spelled)) - 1
+    best = {1 << n: alone(n) for n in range(len(spelled))}
+    for group in range(1, every + 1):
+        if group in best:
+            continue
+        kept = result if group == every else _kept(spelled, group, result)
+        stored = _STORED * size(kept) * (group != every)
+        options = []
+        left = (group - 1) & group
+        while left > group >> 1:  # each pair once
+            (a, x), (b, y) = best[left], best[group ^ left]
+            ordered = (x, y) if left & -left < (group ^ left) & -(group ^ left) else (y, x)
+            cost = a + b + size(x.letters + y.letters) + stored
+            options.append((cost, _Part(kept, None, ordered)))
+            left = (left - 1) & group
+        best[group] = min(options, key=lambda option: option[0])
+    cost, plan = best[every]
+    single = size("".join(spelled)) * max(1, len(spelled) - 1)
+    return plan if plan.operand is None and cost <= _WORTH * single else whole
+
+
+def _kept(spelled: Sequence[str], group: int, result: str) -> str:
+    """The letters of some operands, a bit each, that the result or another operand has."""
+    others = {*result}.union(*(s for n, s in enumerate(spelled) if not group >> n & 1))
+    inside = dict.fromkeys("".join(s for n, s in enumerate(spelled) if group >> n & 1))
+    return "".join(c for c in inside if c in others)
 
 
 def _parse(subscripts: str) -> tuple[list[str], str]:

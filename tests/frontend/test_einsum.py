@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import metasched as ms
+from metasched import te
 from metasched.errors import MetaschedError
 from metasched.ir.interp import run
 
@@ -25,6 +26,11 @@ CASES = [
     ("bhqd, bhkd -> bhqk", (1, 2, 3, 4), (1, 2, 5, 4)),
     ("i,i,i->i", (5,), (5,), (5,)),
     (",i->i", (), (3,)),
+    ("aib,bjc,ckd->aijkd", (2, 3, 5), (5, 4, 6), (6, 3, 2)),
+    ("ijk,jr,kr->ir", (3, 4, 5), (4, 6), (5, 6)),
+    ("ijk,jl->il", (3, 4, 5), (4, 6)),
+    ("ii,ij,jk,kl->", (6, 6), (6, 5), (5, 4), (4, 7)),
+    ("ab,cd,ab,cd->bc", (4, 5), (6, 7), (4, 5), (6, 7)),
 ]
 
 
@@ -49,6 +55,46 @@ def test_products_are_summed_in_the_type_of_the_result():
     z = np.zeros((4, 3), "int32")
     ms.build(func)(a, b, z)
     assert (z == 640_000).all()
+
+
+def nests(*arguments: object, **named: object) -> list[str]:
+    """The loop extents of each block."""
+    text = ms.einsum(*arguments, **named).script()
+    lines = [line.strip() for line in text.splitlines()]
+    return [re.sub(r".*(grid|range)|:$", "", line) for line in lines if line.startswith("for ")]
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "blocks"),
+    [
+        # A * (B * C) has 1,540 + 3,600 products, (A * B) * C has 480 + 7,200
+        ("ab,bc,cd->ad", [(9, 20), (20, 7), (7, 11)], ["(9, 7, 20)", "(9, 11, 7)"]),
+        ("ab,bc,cd->ad", [(11, 7), (7, 20), (20, 9)], ["(7, 9, 20)", "(11, 9, 7)"]),
+        ("ijk,jl->il", [(30, 40, 50), (40, 60)], ["(30, 40, 50)", "(30, 60, 40)"]),  # k first
+        ("i,j,k->ijk", [(9,), (9,), (9,)], ["(9, 9, 9)"]),  # nothing to save
+        ("bi,i,bi->b", [(50, 60), (60,), (50, 60)], ["(50, 60)"]),
+        ("ij,jk->ik", [(9, 8), (8, 7)], ["(9, 7, 8)"]),
+    ],
+)
+def test_operands_are_multiplied_in_the_order_with_the_fewest_products(subscripts, shapes, blocks):
+    assert nests(subscripts, *shapes) == blocks
+
+
+def test_products_of_run_time_extents_are_taken_in_pairs():
+    n, m = (te.var(name) for name in "nm")
+    assert len(nests("ab,bc,cd->ad", (n, m), (m, n), (n, m))) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_floats_are_summed_once_as_a_part_might_overflow(dtype):
+    case = "ab,bc,cd->ad", (9, 20), (20, 7), (7, 11)
+    assert len(nests(*case, dtype=dtype)) == 1
+    assert len(nests(*case, dtype=dtype, out_dtype="float32")) == 2
+
+
+def test_nine_operands_are_one_block():
+    assert len(nests(",".join("abcdefghi"[n] for n in range(9)) + "->", *[(3,)] * 9)) == 1
+    assert len(nests(",".join("abcdefgh"[n] for n in range(8)) + "->", *[(3,)] * 8)) > 1
 
 
 def test_iterators_are_called_like_the_letters():
