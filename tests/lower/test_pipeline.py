@@ -59,6 +59,17 @@ def main(A: T.Buffer((6,), "int32"), C: T.Buffer((6, 6), "int32")):
     check_numbers(func, ms.Schedule(func).mod, compiled=True)
 
 
+def test_quotients_by_divisors_that_no_index_reaches():
+    func = ms.parse("""
+@T.prim_func
+def main(a: T.uint64, C: T.Buffer((2,), "uint64")):
+    C[0] = a // T.uint64(18446744073709551615)
+    C[1] = a % T.uint64(9223372036854775808)
+""")
+    for a in (0, 2**63, 2**64 - 1):
+        assert ms.build(func)(a).tolist() == [a // (2**64 - 1), a % 2**63]
+
+
 def test_a_kind_without_passes_is_refused():
     with pytest.raises(
         TargetError, match="no passes for targets of kind 'cuda'; kinds with passes"

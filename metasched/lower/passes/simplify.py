@@ -111,7 +111,7 @@ def _as_index(expr: Expr, an: Analyzer) -> Expr | None:
     part leaves its type. None for other expressions."""
     wide: Expr | None = None
     if isinstance(expr, IntImm):
-        return IntImm(INT64, expr.value)
+        return IntImm(INT64, expr.value) if expr.value <= INT64.range[1] else None
     if isinstance(expr, Cast):
         wide = expr.value if expr.dtype.is_int and expr.value.dtype is INT64 else None
     elif isinstance(expr, _EXACT):
