@@ -2,9 +2,11 @@
 
 Each program is tuned for one size, and runs at others, with 0 and 1 among them: as written, by the
 default schedule, by autoschedule, and by candidates of its space. All must compute what the
-interpreter does.
+interpreter does. Programs of the kind `idioms` have one extent n; of the kind `wild`, arrays have
+extents such as n + 1, n // 2 and n * m.
 
     python -m tests.space.run_time --cases 500
+    python -m tests.space.run_time --cases 500 --kind wild
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import random
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +41,9 @@ from space.fuzz import (
 )
 from space.plain_idioms import run_time_idioms
 from space.random_kinds import Draw
+from space.wild_extents import wild_extents
 
-from metasched.analysis.sizes import with_sizes
+from metasched.analysis.sizes import run_time_extents, with_sizes
 from metasched.errors import ParseError
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
@@ -52,23 +56,28 @@ from metasched.script import parse, script
 SIZES = (0, 1, 2, 3, 5, 16, 17, 33)
 
 
-def program(number: int) -> PrimFunc:
-    """Program n, with the size for which it is tuned."""
+KINDS: dict[str, Callable[[Draw], str]] = {"idioms": run_time_idioms, "wild": wild_extents}
+
+
+def program(number: int, kind: str = "idioms") -> PrimFunc:
+    """Program n, with the sizes for which it is tuned."""
     rng = random.Random(number)
-    text = run_time_idioms(Draw(rng, 40))
+    text = KINDS[kind](Draw(rng, 40))
     try:
         made = parse(text.replace("T.int32()", f"T.{rng.choice(('int32', 'int64'))}()"))
     except ParseError:  # a position is kept in a variable that began as an int32
         made = parse(text)
     assert isinstance(made, PrimFunc)
-    return with_sizes(made, {"n": rng.choice((1, 8, 24, 64, 200))})
+    return with_sizes(
+        made, {v.name: rng.choice((1, 8, 24, 64, 200)) for v in run_time_extents(made)}
+    )
 
 
-def data_of(func: PrimFunc, size: int, seed: int) -> tuple[Task, Any, Any] | None:
-    """The task at a size, with the arguments before and after a call; None where rounding errors
-    ruin the results."""
+def data_of(func: PrimFunc, sizes: Mapping[str, int], seed: int) -> tuple[Task, Any, Any] | None:
+    """The task at some sizes, with the arguments before and after a call; None where rounding
+    errors ruin the results."""
     signature = build(func).signature
-    task = make_task(func, signature, key="run time", seed=seed, extents={"n": size})
+    task = make_task(func, signature, key="run time", seed=seed, extents=sizes)
     for level in range(TAMINGS + 1):
         tried = task.tamed(level) if level else task
         given, after = _results(func, tried, fill)
@@ -96,11 +105,14 @@ def _results(func: PrimFunc, task: Task, drawn: Drawn) -> tuple[list[Any], list[
     return given, after
 
 
-def play(number: int, tally: Tally, count: int = 2) -> None:
+def play(number: int, tally: Tally, count: int = 2, kind: str = "idioms") -> None:
     """Check one program at three sizes; raises Broken."""
-    func, rng = program(number), random.Random(number)
+    func, rng = program(number, kind), random.Random(number)
     case = Case(number, "plain_idioms", (number, 1), rng.choice(list(TARGETS)))
-    tried = [d for size in rng.sample(SIZES, 3) if (d := data_of(func, size, number)) is not None]
+    names = [v.name for v in run_time_extents(func)]
+    sizes = zip(*(rng.sample(SIZES, 3) for _ in names), strict=True)
+    drawn = [data_of(func, dict(zip(names, each, strict=True)), number) for each in sizes]
+    tried = [data for data in drawn if data is not None]
     for how in (Schedule, lambda f: by_default(case, f), lambda f: autoscheduled(case, f)):
         _check(case, how(func), tried)
     for sch in candidates(case, func, tally, count):
@@ -120,16 +132,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    parser.add_argument("--kind", choices=[*KINDS], default="idioms")
     options = parser.parse_args()
     tally, failed = Tally(), 0
     for number in range(options.start, options.start + options.cases):
         try:
-            play(number, tally)
+            play(number, tally, kind=options.kind)
         except Exception as error:  # a fuzz reports any exception
             failed += 1
             case = Case(number, "plain_idioms", (number, 1), "")
             text = report(case, error) if isinstance(error, Broken) else repr(error)
-            print(f"{'=' * 80}\ncase {number}\n{script(program(number))}\n{text}", flush=True)
+            print(
+                f"{'=' * 80}\ncase {number}\n{script(program(number, options.kind))}\n{text}",
+                flush=True,
+            )
     print(f"{options.cases} cases, {tally.ran.total()} candidates ran, {failed} failures")
     for what, count in (*tally.reasons.most_common(8), *tally.modules.most_common(8)):
         print(f"{count:6} {what}")

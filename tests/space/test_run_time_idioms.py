@@ -22,11 +22,11 @@ def main(a: T.handle, b: T.handle):
 """
 
 
-@pytest.mark.parametrize("number", [1, 6])
-def test_plain_idioms_compute_the_same_at_every_size(number: int) -> None:
+@pytest.mark.parametrize(("kind", "number"), [("idioms", 1), ("idioms", 6), ("wild", 3)])
+def test_plain_loops_compute_the_same_at_every_size(kind: str, number: int) -> None:
     tally = Tally()
     try:
-        play(number, tally, 1)
+        play(number, tally, 1, kind)
     except Broken as error:
         pytest.fail(report(Case(number, "plain_idioms", (number, 1), ""), error), pytrace=False)
     assert tally.ran["run time"] == 1 and not tally.modules
@@ -39,7 +39,7 @@ def test_a_program_that_is_wrong_at_one_size_is_seen() -> None:
     sch = Schedule(wrong)
     kernel = built(case, sch)
     for size, good in ((0, True), (16, True), (17, False)):
-        found = data_of(right, size, 1)
+        found = data_of(right, {"n": size}, 1)
         assert found is not None
         task, given, after = found
         assert np.array_equal(given[0], after[1])
