@@ -1,4 +1,4 @@
-"""Families of random programs by the shape of their loops and accesses.
+"""Families of random programs by the shape of their loops and accesses, of extents up to `most`.
 
 Blocks between plain loops, small products, loops whose length memory or another loop gives, and
 buffers in transposed, reversed or strided order.
@@ -108,9 +108,9 @@ def _known(extent: int | str) -> int:
 # -- blocks between plain loops --------------------------------------------------------------------
 
 
-def interleaved(rng: random.Random) -> str:
+def interleaved(rng: random.Random, most: int = 6) -> str:
     """Blocks and plain loops over two results, with `else` on indices, in several types."""
-    s, n, m = Sketch(rng), rng.randint(1, 6), rng.randint(1, 5)
+    s, n, m = Sketch(rng), rng.randint(1, most), rng.randint(1, most)
     kinds = rng.sample(TYPES, rng.randint(1, 3))
     for name, shape in {"A": (n, m), "B": (n, m), "C": (n, m), "D": (n,)}.items():
         s.param(name, shape, rng.choice(kinds))
@@ -193,9 +193,9 @@ def _both(s: Sketch, n: int, m: int) -> None:
 # -- small products --------------------------------------------------------------------------------
 
 
-def matrices(rng: random.Random) -> str:
+def matrices(rng: random.Random, most: int = 5) -> str:
     """Products of small matrices: guards, triangles, transposes, epilogues, a shared temporary."""
-    s, n = Sketch(rng), rng.randint(1, 5)
+    s, n = Sketch(rng), rng.randint(1, most)
     narrow, wide = rng.choice([("int8", "int32"), ("int32", "int32"), ("int64", "int64"),
                                ("float32", "float32"), ("float64", "float64"),
                                ("float16", "float32"), ("uint8", "int32")])  # fmt: skip
@@ -273,9 +273,9 @@ def _epilogue(s: Sketch, n: int) -> None:
 # -- loops whose length memory or another loop gives -----------------------------------------------
 
 
-def lengths(rng: random.Random) -> str:
+def lengths(rng: random.Random, most: int = 6) -> str:
     """Ragged rows and segments: memory, or an outer loop, says how long a loop is."""
-    s, n, m = Sketch(rng), rng.randint(1, 5), rng.randint(5, 7)
+    s, n, m = Sketch(rng), rng.randint(1, most), rng.randint(5, most + 1)
     kind = rng.choice(["int32", "int32", "int64", "float32", "float64", "int8"])
     s.param("A", (n, m), kind)
     s.param("L", (n + 1,), "uint8")  # random data hold 0 to 4
@@ -291,7 +291,8 @@ def _end(s: Sketch, m: int) -> str:
     """The end of a loop in row i, at most `m`."""
     row = 'T.cast(L[i], "int32")'
     return s.pick(row, row, f"T.min({row} * 2, {m})", f"{m} - {row}", "T.min(i + 1, 5)",
-                  f"T.max({row}, 1)", "i // 2 + 1", f"{m} - i % 3", f"{row} + 1")  # fmt: skip
+                  f"T.max({row}, 1)", "T.min(i // 2 + 1, 5)", f"{m} - i % 3",
+                  f"{row} + 1")  # fmt: skip
 
 
 def _inner(s: Sketch, m: int) -> str:
@@ -362,9 +363,9 @@ def _segments(s: Sketch, n: int, m: int) -> None:
 # -- orders of access ------------------------------------------------------------------------------
 
 
-def transposed(rng: random.Random) -> str:
+def transposed(rng: random.Random, most: int = 5) -> str:
     """Buffers in transposed, reversed or strided order, views with strides, permutations, gaps."""
-    s, n, m = Sketch(rng), rng.randint(1, 5), rng.randint(1, 5)
+    s, n, m = Sketch(rng), rng.randint(1, most), rng.randint(1, most)
     kind = rng.choice(["int32", "int32", "int64", "float32", "float64", "int8", "uint8", "float16"])
     strides = f", strides=[{m + rng.randint(0, 3)}, 1]"
     s.param("A", (n, m), kind)
@@ -437,7 +438,7 @@ def _view(s: Sketch, n: int, m: int) -> None:
           f"    D[vj, i] = {s.join(f'S{name}[{at}, 0]', 'B[vj, i]', kind)}")  # fmt: skip
 
 
-SHAPES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
+SHAPES: dict[Callable[..., str], tuple[str, ...]] = {
     interleaved: ("fission", "compute_at", "compute_inline", "parallel", "reorder", "rfactor"),
     matrices: ("rfactor", "fuse_reduction_epilogue", "decompose_reduction", "cache_write",
                "reverse_compute_at", "reindex", "tile", "privatize_reduction"),

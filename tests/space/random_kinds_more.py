@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schedule.program_families import FAMILIES
+from schedule.program_families_shapes import SHAPES
 from space.mixed_blocks import mixed_blocks
 from space.ordered_sums import centred_rows, ordered_sums, ordered_triangles
 from space.plain_idioms import plain_idioms
@@ -421,5 +422,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES
        if f.__name__ not in ("symbols", "tiles")},
+    **{f.__name__: lambda d, f=f: f(d.rng, max(d.most, 8)) for f in SHAPES},
 }  # fmt: skip
-"""The kinds, and the families of tiny programs of the random machine that have known extents."""
+"""The kinds, and the families of tiny programs of the random machine that have known extents, some
+with larger extents too."""
