@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar, overload
 
@@ -382,6 +383,20 @@ def substitute_buffers(stmt: Stmt, buffers: Mapping[Buffer, Buffer]) -> Stmt:
         return evolve(node, reads=reads, writes=writes, alloc_buffers=allocs, match_buffers=matches)
 
     return map_exprs(stmt, lambda e: _with_buffers(e, *buffers.items()), on_stmt)
+
+
+def sized_buffers(block: Block, bindings: Mapping[Var, Expr]) -> dict[Buffer, Buffer]:
+    """The buffers of a block whose extents mention iterators, over the variables around the block.
+
+    Args:
+        bindings: the values of the iterators.
+    """
+    sized: dict[Buffer, Buffer] = {}
+    for buffer in block.alloc_buffers:
+        if any(not free_vars(extent).isdisjoint(bindings) for extent in buffer.shape):
+            shape = tuple([substitute(extent, bindings) for extent in buffer.shape])
+            sized[buffer] = replace(buffer, shape=shape)
+    return sized
 
 
 @lru_cache(maxsize=1 << 14)

@@ -15,9 +15,9 @@ from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError, warn
 from metasched.ir.expr import Var
 from metasched.ir.stmt import BlockToken, ForKind
-from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
+from metasched.space.enclosing import enclose_statements, open_blocks
 from metasched.space.generate import Source
 from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
 from metasched.space.loop_kinds import (
@@ -52,8 +52,9 @@ def vectors_and_threads(func: Source, target: Target) -> Trace:
 
 def _function(sch: Schedule, name: str, func: str | None, target: Target) -> None:
     jobs = target.num_cores * JOBS_PER_CORE
-    if stores_outside(sch.mod[name].root.body):
-        sch.enclose(sch.get_block(sch.mod[name].root.name, func))
+    root = sch.get_block(sch.mod[name].root.name, func)
+    open_blocks(sch, root)
+    enclose_statements(sch, root)
     tried: set[Var] = set()
 
     def vectors(child: Child) -> None:

@@ -20,6 +20,15 @@ def blockize(p: Player) -> None:
         p.sch.blockize(p.loop(), bool(1 - p.number(4) // 3))
 
 
+def unblockize(p: Player) -> None:
+    """Take a block away; mostly enclose its statements again."""
+    realize = p.pick(p.realizes())
+    around = p.sch.state.scope_block(realize)
+    p.sch.unblockize(p.handle(realize))
+    if around is not None and p.number(4):
+        p.sch.enclose(p.sch.get_block(around.name))
+
+
 def merge(p: Player) -> None:
     p.sch.merge(p.loop(), p.loop())
 
@@ -123,6 +132,7 @@ BLOCK_OPS = {
     "ragged_tile": (8, ragged_tile),
     "cut_and_join": (4, cut_and_join),
     "blockize": (8, blockize),
+    "unblockize": (8, unblockize),
     "merge": (5, merge),
     "skew": (5, skew),
     "loop_partition": (5, loop_partition),

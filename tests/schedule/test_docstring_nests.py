@@ -175,6 +175,19 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.blockize(s.get_loops("B")[1]),
     ),
+    "unblockize": (
+        program(
+            "    for i in range(8):\n"
+            '        with T.block("B"):\n'
+            "            vi = T.axis.spatial(8, i)\n"
+            "            for j in range(4):\n"
+            '                with T.block("C"):\n'
+            "                    vj = T.axis.spatial(4, j)\n"
+            "                    C[vi, vj] = A[vi]\n",
+            A="8", C="8, 4",
+        ),
+        lambda s: s.unblockize("B"),
+    ),
     "compute_at": (
         program(PRODUCER, WIDE, inner="B", A="8", B="8", C="8, 4"),
         lambda s: s.compute_at("B", s.get_loops("C")[0]),

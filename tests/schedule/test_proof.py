@@ -382,6 +382,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     ),
     "bind": (elementwise, of("B", 0, lambda s, i: s.bind(i, "threadIdx.x"))),
     "blockize": (matmul, of("C", 1, lambda s, j: s.blockize(j))),
+    "unblockize": (elementwise, lambda s: s.unblockize("B")),
     "cache_index": (gather, lambda s: s.cache_index("B", "local")),
     "cache_inplace": (update, lambda s: s.cache_inplace("A", 0, "local")),
     "cache_read": (matmul, lambda s: s.cache_read("C", "A", "local")),

@@ -9,9 +9,6 @@ they carry nothing are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.dependence import disjoint
 from metasched.analysis.producers import self_contained
@@ -35,6 +32,7 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import (
     free_vars,
     map_body,
+    sized_buffers,
     substitute,
     substitute_buffers,
     transform,
@@ -109,8 +107,7 @@ def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> 
         if key.startswith("pragma_") and isinstance(value, (int, Expr)):
             body = AttrStmt(None, key, as_expr(value), body)
     private = block.annotations.get(PRIVATE, ())
-    sized = {b: _sized(b, stmt.bindings) for b in block.alloc_buffers}
-    sized = {b: new for b, new in sized.items() if new is not b}
+    sized = sized_buffers(block, stmt.bindings)
     body = substitute_buffers(body, sized) if sized else body
     for buffer in reversed(block.alloc_buffers):
         align = aligned.get(buffer, ())
@@ -119,10 +116,3 @@ def _realize(stmt: Stmt, carried: Carried, aligned: dict[Buffer, Alignment]) -> 
         body = Allocate(sized.get(buffer, buffer), body, notes)
     body = substitute(body, stmt.bindings) if block.iter_vars else body
     return body if stmt.predicate is TRUE else IfThenElse(stmt.predicate, body)
-
-
-def _sized(buffer: Buffer, bindings: Mapping[Var, Expr]) -> Buffer:
-    """A buffer of a block, its extents over the loops around the block."""
-    if all(free_vars(extent).isdisjoint(bindings) for extent in buffer.shape):
-        return buffer
-    return replace(buffer, shape=tuple([substitute(extent, bindings) for extent in buffer.shape]))

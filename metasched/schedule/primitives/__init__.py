@@ -76,6 +76,7 @@ from metasched.schedule.primitives.storage_align import storage_align
 from metasched.schedule.primitives.tensorize import tensorize
 from metasched.schedule.primitives.transform_block_layout import transform_block_layout
 from metasched.schedule.primitives.transform_layout import transform_layout
+from metasched.schedule.primitives.unblockize import unblockize
 from metasched.schedule.primitives.unit_loop import add_unit_loop
 from metasched.schedule.primitives.unsafe_set_dtype import (
     narrow_dtype,
@@ -139,6 +140,7 @@ class Methods:
     privatize_update = recorded(privatize_update)
     set_scope = recorded(set_scope)
     blockize = recorded(blockize)
+    unblockize = recorded(unblockize)
     tensorize = recorded(tensorize)
     merge = recorded(merge)
     fission = recorded(fission)
