@@ -13,7 +13,7 @@ from metasched.arith.iterlimit import narrowed_ranges
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_not
+from metasched.ir.expr import TRUE, Expr, IntImm, Min, Var, as_int, logical_not
 from metasched.ir.op import Broadcast, Call, Ramp
 from metasched.ir.stmt import (
     Allocate,
@@ -212,9 +212,9 @@ class _Collector:
         if old is not None and _empty(relaxed):
             return
         if old is not None and not _empty(old):
-            relaxed = BufferRegion(
-                old.buffer, tuple(union_regions(old.region, relaxed.region, _HULL))
-            )
+            united = union_regions(old.region, relaxed.region, _HULL)
+            whole = zip(united, old.buffer.shape, strict=True)
+            relaxed = BufferRegion(old.buffer, tuple(_short(r, size) for r, size in whole))
         into[relaxed.buffer] = relaxed
 
     def regions(self, found: dict[Buffer, BufferRegion], block: Block) -> tuple[BufferRegion, ...]:
@@ -265,6 +265,13 @@ def _reads(r: Range, buffers: Set[Buffer]) -> bool:
     )
 
 
+def _short(r: Range, size: Expr) -> Range:
+    """The range; the whole dimension if the first index is the least of too many formulas, as of
+    A[i % 9], A[(i + 1) % 9], ..: each further formula is compared with all."""
+    parts = sum(isinstance(node, Min) for node in walk_exprs(r.min))
+    return Range(IntImm(size.dtype, 0), size) if parts > FORMULAS else r
+
+
 def _empty(region: BufferRegion) -> bool:
     """Whether loops or conditions leave no iteration that touches the region."""
     sizes = (as_int(r.extent) for r in region.region)
@@ -296,6 +303,8 @@ def _variables(r: Range) -> frozenset[Var]:
     return free_vars(r.min) | free_vars(r.extent)
 
 
+FORMULAS = 8
+"""The most nested minima in a bound of a region."""
 _HULL = Analyzer()
 _ACCESSES = (BufferLoad, Var, Call)
 

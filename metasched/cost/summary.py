@@ -353,10 +353,12 @@ def _facts_of(store: BufferStore) -> StoreFacts:
     near, update = [], 1.0
     for read in loads_of(store.value):
         apart = _apart(store.indices, read.indices) if read.buffer is store.buffer else None
+        if apart is None:
+            continue
         path = time_between(store.value, read) or 0.0
         if apart:
             near.append((apart, path))
-        elif apart is not None:
+        else:
             update = path
     return StoreFacts(
         tuple(c * lanes for c in counts), tuple(accesses), inside, called, scalars, lanes,

@@ -82,6 +82,15 @@ def test_several_accesses_are_united() -> None:
     assert found(b)[0] == ["A[vi:+1, vj:+3]"]
 
 
+def test_many_formulas_of_one_index_are_the_whole_dimension() -> None:
+    """Each of 300 formulas was compared with all others: a minute."""
+    value = sum((A[VI, (VJ + n) % 64] for n in range(1, 300)), A[VI, VJ])
+    assert found(block(BufferStore(C, value, (VI, VJ))))[0] == ["A[vi:+1, 0:+64]"]
+    value = A[VI, VJ] + A[VI, (VJ + 1) % 64]
+    (few,) = found(block(BufferStore(C, value, (VI, VJ))))[0]
+    assert few.startswith("A[vi:+1, min(vj, (vj + 1) % 64):+")
+
+
 def test_a_reduction_with_init_does_not_read_its_result() -> None:
     update = BufferStore(C, C[VI, VJ] + A[VI, VJ], (VI, VJ))
     assert found(block(update))[0] == ["C[vi:+1, vj:+1]", "A[vi:+1, vj:+1]"]
