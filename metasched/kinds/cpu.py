@@ -30,6 +30,7 @@ from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalar
 from metasched.space.modules.blocked_elimination import BlockedElimination
 from metasched.space.modules.compute_location import FuseRows, RandomComputeLocation, StageAtTile
 from metasched.space.modules.custom_rule import ApplyCustomRule
+from metasched.space.modules.cut_digits import CutDigits
 from metasched.space.modules.depth_blocking import DepthBlocking
 from metasched.space.modules.enclose_statements import EncloseStatements
 from metasched.space.modules.interleave import Interleave
@@ -90,6 +91,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
+        CutDigits(),
         SeparateWindows(),
         RollingUpdate(rows),
         rows,

@@ -11,7 +11,7 @@ from metasched.arith.analyzer import Analyzer
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import BufferLoad, BufferRegion, Range
-from metasched.ir.expr import TRUE, Expr, IntImm, Var
+from metasched.ir.expr import TRUE, Compare, Expr, FloorDiv, FloorMod, IntImm, Var
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -23,7 +23,7 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import free_vars, substitute, transform
+from metasched.ir.visit import free_vars, reads_memory, substitute, transform, walk_exprs
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import refuse_on, require_from_zero, require_root_free
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -162,7 +162,8 @@ def _in_order(mapping: IndexMap, shape: Sequence[Expr]) -> bool:
 
 
 def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer) -> Block:
-    """The block with its iterators replaced in body, init, regions and views, indices simplified.
+    """The block with its iterators replaced in body, init, regions and views, indices simplified,
+    and comparisons of digits, too.
 
     `iter_vars` of the result are still the old iterators.
     """
@@ -173,6 +174,8 @@ def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer)
     def on_expr(node: Expr) -> Expr | None:  # iterators stay: regions mention them
         if isinstance(node, BufferLoad):
             return BufferLoad(node.buffer, simple(node.indices), node.predicate)
+        if isinstance(node, Compare) and _has_digits(node):
+            return analyzer.simplify(node)
         return None
 
     def on_stmt(node: Stmt) -> Stmt | None:
@@ -206,3 +209,9 @@ def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer)
             MatchBufferRegion(m.buffer, *regions((m.source,))) for m in block.match_buffers
         ),
     )
+
+
+def _has_digits(test: Compare) -> bool:
+    """Whether a comparison of numbers that are no elements of memory divides."""
+    divides = any(isinstance(e, FloorDiv | FloorMod) for e in walk_exprs(test))
+    return divides and not test.a.dtype.is_float and not reads_memory(test)
