@@ -17,7 +17,6 @@ from math import prod
 
 from metasched.analysis.access import SHUFFLED, accesses, stride_of, strides
 from metasched.analysis.block import is_leaf, loop_iter_kind
-from metasched.analysis.cover import loop_ranges
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Child, Scope, buffer_uses
@@ -86,7 +85,7 @@ def in_rows(under: Sequence[Child], loop: For) -> bool:
     work = total = 0
     for child in under:
         inner = child.loops[child.loops.index(loop) + 1 :]
-        times = _times(inner, loop_ranges(child.loops))
+        times = _times(inner, _ranges(child.loops))
         if times is None:
             return False
         total += times
@@ -109,6 +108,15 @@ def _pads(block: Block) -> bool:
     if isinstance(value, Call) and value.op.name == "if_then_else":
         value = value.args[1]
     return isinstance(value, BufferLoad)
+
+
+def _ranges(loops: Sequence[For]) -> dict[Var, Interval]:
+    """The values of nested loops' variables, where an extent may depend on the loops around."""
+    ranges: dict[Var, Interval] = {}
+    for loop in loops:
+        low, high = interval(loop.min, ranges)
+        ranges[loop.var] = low, max(low, high + interval(loop.extent, ranges)[1] - 1)
+    return ranges
 
 
 def _times(loops: Sequence[For], ranges: Mapping[Var, Interval]) -> int | None:

@@ -33,6 +33,21 @@ def triangles(A: T.Buffer((N, 4, 4)), L: T.Buffer((N, 4, 4))):
 
 
 @T.prim_func
+def rows_of_triangles(A: T.Buffer((N, 4, 4)), L: T.Buffer((N, 4, 4))):
+    """The same by rows: the end of the innermost loop depends on one that depends on another."""
+    for n in range(N):
+        for i in range(4):
+            for j in range(i + 1):
+                s = T.float32(0)
+                for k in range(j):
+                    s += L[n, i, k] * L[n, j, k]
+                if i == j:
+                    L[n, i, j] = T.min(T.abs(A[n, i, j] - s), T.float32(5))
+                else:
+                    L[n, i, j] = T.min(A[n, i, j] - s, L[n, j, j])
+
+
+@T.prim_func
 def adjugates(A: T.Buffer((N, 3, 3)), B: T.Buffer((N, 3, 3)), D: T.Buffer((N,))):
     for n in range(N):
         D[n] = (
@@ -104,7 +119,7 @@ def vectors(sch: Schedule) -> list[For]:
     return [s for s in loops if s.kind is ForKind.VECTORIZED]
 
 
-@pytest.mark.parametrize("func", [triangles, determinants])
+@pytest.mark.parametrize("func", [triangles, rows_of_triangles, determinants])
 def test_lanes_run_along_the_batch(func):
     (lanes,) = vectors(scheduled(func))
     inner = [s for s in walk_stmts(lanes.body) if isinstance(s, For)]
