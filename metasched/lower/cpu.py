@@ -10,6 +10,7 @@ from metasched.lower.passes.borders import cut_at_borders
 from metasched.lower.passes.canonicalize import canonicalize_loops
 from metasched.lower.passes.choose import choose_values
 from metasched.lower.passes.clamps import version_clamps
+from metasched.lower.passes.flags import raise_flags
 from metasched.lower.passes.fold import fold_lanes
 from metasched.lower.passes.guarded_sums import guard_sums
 from metasched.lower.passes.guards import hoist_guards
@@ -66,6 +67,7 @@ _CPU = Pipeline(
         (scan_lanes, "needs constant extents and simplified conditions"),
         (copies_for_lanes, "needs flat buffers, one index each"),
         (version_clamps, "needs simplified minima; its tests are conditions, which move next"),
+        (raise_flags, "needs simplified conditions, which the next passes move out of loops"),
         (split_ragged, "needs simplified conditions"),
         (guard_sums, "needs simplified conditions; later passes move them"),
         (cut_at_borders, "tests of tiles inside would move as tests of loops next"),

@@ -126,18 +126,18 @@ def _is_chosen(ranges: dict[Var, Interval], then: BufferStore, orelse: BufferSto
     if then.predicate is not None or orelse.predicate is not None or then.value.dtype.lanes > 1:
         return False
     values = then.value, orelse.value
-    return sum(map(_work, values)) <= MOST and all(_is_safe(value, ranges) for value in values)
+    return sum(map(work_of, values)) <= MOST and all(is_safe(value, ranges) for value in values)
 
 
 @lru_cache(maxsize=1 << 12)
-def _work(value: Expr) -> int:
+def work_of(value: Expr) -> int:
     """The operations and loads of a value."""
     own = isinstance(value, BufferLoad | ir.BinaryOp | Select | Call)
     parts = () if isinstance(value, BufferLoad) else value.children
-    return own + sum(map(_work, parts))
+    return own + sum(map(work_of, parts))
 
 
-def _is_safe(value: Expr, ranges: dict[Var, Interval]) -> bool:
+def is_safe(value: Expr, ranges: dict[Var, Interval]) -> bool:
     """Whether a value may be computed where it is not used."""
     for part in walk_exprs(value):
         if isinstance(part, Call) or (isinstance(part, _CHECKED) and not part.dtype.is_float):
