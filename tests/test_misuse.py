@@ -9,6 +9,11 @@ import metasched as ms
 from metasched.script import tir as T
 
 
+@T.prim_func
+def first(A: T.Buffer((8,), "float32")) -> T.float32:
+    return A[0]
+
+
 @pytest.fixture(scope="module")
 def kernel():
     return ms.build(matmul)
@@ -26,6 +31,10 @@ def kernel():
         (lambda k: ms.tune(matmul, time_limit="x"), "time_limit is 'x'; it must be 0 seconds or"),
         (lambda k: ms.build(matmul, name="int").export("dist"), "'int' is a word of C: build"),
         (lambda k: ms.build(matmul, name=3), "3 is not a C function name"),
+        (
+            lambda k: ms.build(first),
+            r"nothing, the program returns A\[0\]; store it in a parameter",
+        ),
         (lambda k: ms.build(matmul, opt_level=9), "opt_level is 9; LLVM has 0, 1, 2 and 3"),
     ],
 )

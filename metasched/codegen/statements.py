@@ -19,6 +19,7 @@ from metasched.codegen.tiles import tile_copy
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
+from metasched.ir.describe import show_expr
 from metasched.ir.dtype import HANDLE, INT64
 from metasched.ir.expr import Expr, IntImm, Max, Mul
 from metasched.ir.op import Call
@@ -151,7 +152,10 @@ def _leave(e: Emitter, code: int) -> None:
 
 def _return(e: Emitter, node: Return) -> None:
     if node.value is not None and not isinstance(node.value, IntImm):
-        raise BuildError("a kernel returns nothing; results go to buffers")
+        raise BuildError(
+            f"a kernel returns nothing, the program returns {show_expr(node.value)}; store it in a "
+            "parameter, such as Y: T.Buffer((1,))"
+        )
     _leave(e, 0)
 
 

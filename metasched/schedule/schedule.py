@@ -166,6 +166,9 @@ class Schedule(Methods):
             return self.state.block(rv).block
         if isinstance(rv, LoopRV):
             return self.state.loop(rv)
+        if isinstance(rv, str):
+            text = f"get takes a handle, not the name {brief(rv)}"
+            raise self.state.error("not-a-handle", text, hint=f"write sch.get_block({rv!r})")
         number = self.state.integer(rv)
         if number is None:
             raise self.state.error("not-a-number", "the expression does not reduce to a number")

@@ -181,7 +181,11 @@ class Evaluator(Indexing):
         if isinstance(items, Slice):
             items = slice(items.start, items.stop, items.step)
         if isinstance(items, Expr):
-            self.fail(node.slice, "a Python sequence is indexed with Python numbers only")
+            what = "a Python sequence is indexed with Python numbers only"
+            hint = (
+                "a table is a parameter T.Buffer, or memory of T.alloc_buffer; a loop over Python "
+            )
+            self.fail(node.slice, what, f"{hint}values is `for k, w in enumerate(table)`")
         return self.capture(node, self.guard(node, self.outside.element, base, items), "element")
 
     # ---- operators -------------------------------------------------------------------------
@@ -258,6 +262,8 @@ class Evaluator(Indexing):
         if not isinstance(value, Expr):
             return self.guard(node, self.outside.compute_unary, node.op, value)
         if isinstance(node.op, ast.Not):
+            if not value.dtype.is_bool:
+                self.fail(node, f"not needs bool, not {value.dtype}", "compare with == 0")
             return self.guard(node, Not, value)
         if isinstance(node.op, ast.Invert):
             return self.guard(node, inverted, value)
@@ -390,8 +396,9 @@ class Evaluator(Indexing):
             if name == "sum" and not isinstance(args[0], Expr):
                 return self.guard(node, self.outside.own, fn, args, kwargs)
             if not all(isinstance(a, IntImm) for a in args) or name != "int":
-                self.fail(node, f"{name} takes Python values only",
-                          "convert an expression with T.cast(value, dtype)")  # fmt: skip
+                cast = "convert an expression with T.cast(value, dtype)"
+                hint = "write T.nearbyint(value)" if name == "round" else cast
+                self.fail(node, f"{name} takes Python values only", hint)
         return self.guard(node, self.outside.own, fn, args, kwargs)
 
     def speaking(self, node: ast.Call) -> AbstractContextManager[None]:

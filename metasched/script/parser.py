@@ -94,7 +94,8 @@ class FunctionReader(BodyReader):
             if found is HANDLE:
                 self.handles[param] = None
         else:
-            self.fail(arg.annotation, f"a parameter is a buffer or a scalar, not {describe(found)}")
+            what = f"a parameter is a buffer or a scalar, not {describe(found)}"
+            self.fail(arg.annotation, what, f'write {arg.arg}: T.Buffer((n, m), "float32")')
         self.scopes[arg.arg] = param
         return param
 

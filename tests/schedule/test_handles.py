@@ -220,6 +220,11 @@ def test_get_needs_a_number() -> None:
     check_refused(sch, lambda: sch.get(sch.mod["main"].params[0]), "not-a-number", "number")
 
 
+def test_get_of_a_name_says_how_to_get_the_block() -> None:
+    sch = Schedule(matmul)
+    check_refused(sch, lambda: sch.get("C"), "not-a-handle", r"write sch.get_block\('C'\)")
+
+
 def test_a_function_that_stands_twice_in_a_module_is_two() -> None:
     for func in (matmul, fan_out):
         sch = Schedule({"a": func, "b": func}, check=True)
