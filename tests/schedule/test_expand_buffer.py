@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from oracle import check_refused, check_transform
 
+import metasched as ms
 from metasched.ir.stmt import IterKind
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
@@ -103,6 +105,53 @@ def main(A: T.Buffer((9,), "int32")):
             A[i + 1] = t[0] * 2
 """)
     )
+    loop = sch.get_loops("start")[0]
+    check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "no-limit", "values of i")
+
+
+RUN_TIME = """
+@T.prim_func
+def main(a: T.handle, b: T.handle, k: T.int32):
+    n = T.int32()
+    A = T.match_buffer(a, (n,), "int32")
+    B = T.match_buffer(b, (n + 3,), "int32")
+    t = T.alloc_buffer((1,), "int32")
+    for i in range({extent}):
+        with T.block("start"):
+            t[0] = A[{place}]
+        with T.block("last"):
+            B[i] = t[0] * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "place", "shape"),
+    [("n", "i", "(n, 1)"), ("n + 3", "T.min(i, n - 1)", "(n + 3, 1)")],
+)
+@pytest.mark.parametrize("n", [1, 2, 37])
+def test_a_loop_over_the_length_of_a_parameter_has_a_limit(extent, place, shape, n):
+    sch = Schedule(parse(RUN_TIME.format(extent=extent, place=place)))
+    (loop,) = sch.get_loops("start")
+    sch.expand_buffer("start", 0, loop)
+    sch.fission(loop, [])
+    assert f"t_i = T.alloc_buffer({shape}" in sch.mod.script()
+    a, b = np.arange(n, dtype="int32") + 5, np.zeros(n + 3, "int32")
+    ms.build(sch.mod)(a, b, 0)
+    np.testing.assert_array_equal(b[:n], 2 * a)
+    assert (b[n:] == (2 * a[-1] if extent != "n" else 0)).all()
+
+
+def test_a_loop_over_no_element_leaves_an_empty_buffer():
+    sch = Schedule(parse(RUN_TIME.format(extent="n", place="i")))
+    sch.expand_buffer("start", 0, sch.get_loops("start")[0])
+    b = np.zeros(3, "int32")
+    ms.build(sch.mod)(np.zeros(0, "int32"), b, 0)
+    assert not b.any()
+
+
+@pytest.mark.parametrize("extent", ["k", "n - 1", "n // 2", "n + k"])
+def test_an_extent_that_may_be_negative_is_no_limit(extent):
+    sch = Schedule(parse(RUN_TIME.format(extent=extent, place="T.min(T.max(i, 0), n - 1)")))
     loop = sch.get_loops("start")[0]
     check_refused(sch, lambda: sch.expand_buffer("start", 0, loop), "no-limit", "values of i")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from oracle import check_numbers
 from schedule.test_fission import COMPLEX
 from space.candidates import TARGET, draw
 
+import metasched as ms
+from metasched.analysis.sizes import with_sizes
 from metasched.kinds import default_modules
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
@@ -92,3 +95,35 @@ def test_a_triangle_of_sums_in_order_is_computed_over_the_square_in_a_copy():
     for space in found:
         sch = next(s for seed in range(9) if (s := draw(func, space, seed)) is not None)
         check_numbers(func, sch.mod, compiled=True)
+
+
+ROWS = """
+@T.prim_func
+def rows(x: T.handle, y: T.handle):
+    n = T.int32()
+    m = T.int32()
+    X = T.match_buffer(x, (n, m), "float32")
+    Y = T.match_buffer(y, (n, m), "float32")
+    for i in range(n):
+        s = T.float32(0)
+        for j in range(m):
+            s += T.abs(X[i, j])
+        for j in range(m):
+            Y[i, j] = X[i, j] - s
+"""
+
+
+def test_sums_of_run_time_rows_get_a_copy_for_each_row():
+    """Only then do the sums, which keep their order, run side by side."""
+    func = with_sizes(parse(ROWS), {"n": 200, "m": 300})
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = generator.generate(func, TARGET)
+    assert not generator.failures
+    beside = [t for t in found if "expand_buffer" in str(t.as_python())]
+    assert beside
+    sch = next(s for seed in range(9) if (s := draw(func, beside[-1], seed)) is not None)
+    assert "T.vectorized" in sch.mod.script().split('T.block("s_1")')[0]
+    kernel = ms.build(sch.mod)
+    for n, m in ((1, 1), (17, 16), (33, 95), (0, 4)):
+        x = np.arange(n * m, dtype="float32").reshape(n, m) % 7
+        np.testing.assert_array_equal(kernel(x), x - x.sum(1, keepdims=True))

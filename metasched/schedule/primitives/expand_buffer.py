@@ -9,7 +9,7 @@ from metasched.analysis.closing import closed_over
 from metasched.analysis.cover import loop_ranges
 from metasched.analysis.producers import continues_reduction, from_same_side
 from metasched.analysis.scope import Child, Scope, buffer_uses
-from metasched.arith.affine import interval
+from metasched.arith.affine import interval, linear
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, Var, as_expr
@@ -40,8 +40,8 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     requires  a serial loop around the block; a buffer of constant shape that the block around
               allocates, used by leaf blocks alone below the loop, and by no binding; what an
               iteration reads of it was written before in the same iteration; what is read elsewhere
-              was not written below `loop`; no value of the loop below zero, and a constant limit of
-              its values
+              was not written below `loop`; no value of the loop below zero, and a limit of its
+              values: a constant, or a sum of lengths of parameters
     rewrite   for i in range(8): B(T[0] = A[i]); C(C[i] = T[0] * 2)
               ->
               for i in range(8): B(T_i[i, 0] = A[i]); C(C[i] = T_i[i, 0] * 2)
@@ -60,11 +60,10 @@ def expand_buffer(state: State, block: BlockLike, write_buffer_index: int, loop:
     refuse_opaque(state, scope.block, buffer)
     refuse_outside(state, scope, buffer)
     _require_private(state, scope, node, buffer)
-    low, high = _span(state, node)
-    if low < 0 or high == inf or buffer.constant_shape() is None:
+    size = _size(state, node)
+    if size is None or buffer.constant_shape() is None:
         text = f"the values of {node.var.name}, or the shape of {buffer.name}, have no limits"
         raise state.error("no-limit", text, node)
-    size = as_expr(int(high) + 1, node.var.dtype)
     name = f"{buffer.name}_{node.var.name}"
     wide = state.fresh_buffer(name, (size, *buffer.shape), buffer.dtype, buffer.scope)
     edits = []
@@ -113,11 +112,20 @@ def _require_private(state: State, scope: Scope, node: For, buffer: Buffer) -> N
             )
 
 
-def _span(state: State, node: For) -> tuple[float, float]:
-    """The least and the largest value of a loop."""
+def _size(state: State, node: For) -> Expr | None:
+    """How many values a loop has that begins at or above zero: a number, or a sum of lengths of
+    parameters; None where nothing bounds the values."""
     ranges = loop_ranges(state.loops_above(node))
     end = Analyzer().simplify(node.min + node.extent)
-    return interval(node.min, ranges)[0], interval(end, ranges)[1] - 1
+    low, high = interval(node.min, ranges)[0], interval(end, ranges)[1] - 1
+    if low < 0:
+        return None
+    if high != inf:
+        return as_expr(int(high) + 1, node.var.dtype)
+    form, (_, func) = linear(end), state.func_of(node)
+    lengths = {extent for b in func.buffers for extent in b.shape}  # none is negative
+    sums = all(atom in lengths and factor > 0 for atom, factor in form.terms.items())
+    return end if sums and form.const >= 0 else None
 
 
 def _expanded(child: Child, var: Var, buffer: Buffer, wide: Buffer) -> BlockRealize:

@@ -189,7 +189,7 @@ def _expand_buffers(sch: Schedule, child: Child, *, running: bool) -> None:
     if depth is None:
         raise ScheduleError("expand_buffer", "own-nest", "the block shares no loop")
     scope = sch.state.scope(child.realize)
-    around = [as_int(child.loops[depth].extent) or MOST]
+    around = [sch.state.size(child.loops[depth].extent) or MOST]
     inside = [c.block for c in scope.under(child.loops[depth])]
     done: set[Buffer] = set()
     for block, place in [(b, n) for b in inside for n in range(len(b.writes))]:
