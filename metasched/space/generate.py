@@ -29,8 +29,12 @@ from metasched.space.reasons import reasons
 from metasched.target import Target
 from metasched.watch import is_built_in
 
-MAX_SPACES = 32
-"""The most design spaces of one program; of more alternatives, evenly spread ones are kept."""
+MAX_SPACES, MIN_SPACES, NESTS = 32, 8, 256
+"""The most design spaces of one program; of more alternatives, evenly spread ones are kept.
+
+A program of many blocks has fewer, down to `MIN_SPACES`: all spaces together hold at most `NESTS`
+blocks then, as the time for a space grows with its blocks.
+"""
 
 
 Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
@@ -100,9 +104,10 @@ class SpaceGenerator:
         for module in self.modules:
             # On a busy machine a built-in module may take seconds, which is no fault of it.
             with apart(f"schedule module {module.name}", patient=is_built_in(module)):
-                share = -(-MAX_SPACES // len(found))  # more would be thinned out below
+                most = _most(found[-1])
+                share = -(-most // len(found))  # more would be thinned out below
                 parts = [self._visit(module, sch, share) for sch in found]
-                found = thinned([after for part in parts for after in part])
+                found = thinned([after for part in parts for after in part], most)
         self.notes[:] = reasons(written, found)
         return _distinct(found)
 
@@ -334,6 +339,12 @@ def thinned(found: Sequence[Item], most: int = MAX_SPACES) -> list[Item]:
     if len(found) <= most:
         return list(found)
     return [found[i * len(found) // most] for i in range(most)]
+
+
+def _most(sch: Schedule) -> int:
+    """The most design spaces of a program."""
+    blocks = sum(len(visit_order(func.body)) for func in sch.mod.functions.values())
+    return max(MIN_SPACES, min(MAX_SPACES, NESTS // max(1, blocks)))
 
 
 def _distinct(found: Sequence[Schedule]) -> list[Trace]:

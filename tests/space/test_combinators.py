@@ -8,8 +8,16 @@ from space.candidates import tiny
 from metasched.errors import MetaschedError, ScheduleError
 from metasched.ir.visit import blocks_of
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.space.combinators import attempt, chain, choose, each_block
-from metasched.space.generate import MAX_SPACES, ScheduleFn, SpaceGenerator, Union, visit_order
+from metasched.space.generate import (
+    MAX_SPACES,
+    MIN_SPACES,
+    ScheduleFn,
+    SpaceGenerator,
+    Union,
+    visit_order,
+)
 from metasched.space.module import ScheduleModule
 from metasched.space.modules.auto_inline import AutoInline
 from metasched.target import Target
@@ -117,6 +125,20 @@ def test_no_more_blocks_are_visited_than_alternatives_are_kept():
     counted = ScheduleModule("counted", ("cpu",), lambda s, b: visits.append(b) or [s, s.copy()])
     SpaceGenerator((two, counted)).generate(tiny("sfm"))
     assert len(visits) == MAX_SPACES * 5  # 4 blocks and the root
+
+
+def test_many_blocks_have_fewer_spaces() -> None:
+    """All spaces together hold at most NESTS blocks; MIN_SPACES spaces remain."""
+    stages = "".join(
+        f"    for i in range(8):\n"
+        f'        with T.block("s{n}"):\n'
+        f"            vi = T.axis.spatial(8, i)\n"
+        f"            B[{n}, vi] = A[vi] + {n}\n"
+        for n in range(40)
+    )
+    buffers = 'A: T.Buffer((8,), "int32"), B: T.Buffer((40, 8), "int32")'
+    func = parse(f"@T.prim_func\ndef f({buffers}):\n{stages}")
+    assert len(SpaceGenerator((choose(note("a"), note("b")),)).generate(func)) == MIN_SPACES
 
 
 def test_a_function_is_a_space():
