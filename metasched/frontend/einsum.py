@@ -175,6 +175,8 @@ def _sizes(
         raise _wrong(subscripts, f"it names {len(spelled)} operands, {len(shapes)} are given")
     sizes: dict[str, ExprLike] = {}
     for letters, shape in zip(spelled, shapes, strict=True):
+        if not isinstance(shape, Sequence):
+            raise _wrong(subscripts, f"a shape is a tuple such as (8, 16), not {shape!r}")
         if len(letters) != len(shape):
             raise _wrong(subscripts, f"{letters!r} has {len(letters)} letters, its operand "
                          f"{len(shape)} dimensions")  # fmt: skip

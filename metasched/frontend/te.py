@@ -80,6 +80,15 @@ class Tensor(Buffer):
         """An element, as `tensor[indices]` gives it."""
         return self[indices]
 
+    def _whole(self, *_: Any) -> NoReturn:
+        raise TypeMismatchError(
+            f"{self.name} is a tensor, not an element; write te.compute({self.name}.shape, "
+            f"lambda *i: f({self.name}(*i))) for an expression f of its elements"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _whole
+    __rtruediv__ = __floordiv__ = __mod__ = __neg__ = _whole
+
 
 def var(name: str = "n", dtype: str = "int32") -> Var:
     """A variable extent, which the arguments of a call determine."""
@@ -167,15 +176,17 @@ def _index_names(fcompute: Callable[..., Any], count: int, name: str) -> list[st
 
 
 def _reduction(
-    kind: type[BinaryOp], expr: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis]
+    kind: type[BinaryOp], expr: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis] | None
 ) -> Reduction:
     axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    if not axes or [a for a in axes if not isinstance(a, ReduceAxis)]:
-        raise TypeMismatchError("axis takes what te.reduce_axis gives, one or a list of them")
-    return Reduction(kind, typed(expr), axes)
+    known = tuple(a for a in axes if isinstance(a, ReduceAxis))
+    if not axes or len(known) < len(axes):
+        text = "axis takes what te.reduce_axis gives, one or a list of them: axis=k"
+        raise TypeMismatchError(text)
+    return Reduction(kind, typed(expr), known)
 
 
-def sum(expr: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
+def sum(expr: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis] | None = None) -> Reduction:
     """The sum of `expr` over one or several axes."""
     return _reduction(Add, expr, axis)
 
@@ -219,7 +230,10 @@ def create_prim_func(
         _collect(tensor, order)
     missing = [t.name for t in order if t.value is None and t not in args]
     if missing:
-        raise MetaschedError(f"te.create_prim_func: {missing[0]!r} is used and no argument")
+        raise MetaschedError(
+            f"te.create_prim_func: {missing[0]!r} is used and no argument; the list holds all "
+            "placeholders, then the outputs"
+        )
     plain: dict[Buffer, Buffer] = {t: Buffer(t.name, t.shape, t.dtype) for t in order}
     taken: set[str] = {"root"}
     stages = [_stage(t, plain, taken) for t in order if t.value is not None]

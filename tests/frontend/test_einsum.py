@@ -107,6 +107,7 @@ def test_iterators_are_called_like_the_letters():
     [
         ("ij,jk->ik", [(4, 5)], "it names 2 operands, 1 are given"),
         ("ij,jk->ik", [(4, 5), (6, 7)], "'j' is 5 and 6"),
+        ("ij,jk->ik", [4, (5, 6)], "a shape is a tuple such as (8, 16), not 4"),
         ("ij->i", [(4, 5, 6)], "'ij' has 2 letters, its operand 3 dimensions"),
         ("ij->ik", [(4, 5)], "no operand has the letter 'k' of the result"),
         ("ij->ii", [(4, 5)], "a letter stands twice in the result"),

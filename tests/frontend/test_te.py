@@ -204,9 +204,13 @@ K = te.reduce_axis((0, 4), "k")
         (lambda: te.compute((4,), lambda i: 2 * te.max(X4[K], K)), "compute it as a tensor of its"),
         (lambda: te.sum(X4[K], axis=[]), "axis takes what te.reduce_axis gives"),
         (lambda: te.sum(X4[0], axis=0), "axis takes what te.reduce_axis gives"),
+        (lambda: te.sum(X4[0]), "gives, one or a list of them: axis=k"),
+        (lambda: X4 + 1, "X is a tensor, not an element; write te.compute(X.shape, "),
+        (lambda: 2.0 * X4, "is a tensor, not an element"),
+        (lambda: -X4, "is a tensor, not an element"),
         (
             lambda: te.create_prim_func([te.compute((4,), lambda i: X4[i], name="Y")]),
-            "'X' is used and no argument",
+            "'X' is used and no argument; the list holds all placeholders, then the outputs",
         ),
     ],
 )
