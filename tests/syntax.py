@@ -170,7 +170,7 @@ class Syntax:
     def name(self) -> str:
         return self.rng.choice(["i", "j", "x", "A", "T", "range", "for", "a.b", "1", "", "x_1"])
 
-    def buffer(self, symbolic: bool = False) -> Buffer:
+    def buffer(self, symbolic: bool = False, dtype: DType | None = None) -> Buffer:
         rng = self.rng
         sizes: list[Any] = [rng.choice([1, 4, IntImm("int64", 8)]) for _ in range(rng.randrange(4))]
         ints = [v for v in self.vars if v.dtype == "int32"]
@@ -181,7 +181,7 @@ class Syntax:
         strides = [Var("s0"), *[1] * (len(sizes) - 1)] if symbolic and sizes else ()
         offset = rng.choice([None, 0, Var("off")]) if symbolic else None
         return Buffer.of(
-            rng.choice(["A", "B", "x", "A.rf"]), sizes, self.dtype(),
+            rng.choice(["A", "B", "x", "A.rf"]), sizes, dtype or self.dtype(),
             rng.choice(["global", "global", "shared.dyn"]), strides, offset,
             rng.choice([64, 64, 16]), rng.choice([1, 1, 8]),
         )  # fmt: skip
@@ -279,7 +279,9 @@ class Syntax:
             self.vars += [v.var for v in iters]
             known = [b for b in self.buffers if rng.random() < 0.5]
             reads, writes = tuple(map(self.region, known)), tuple(map(self.region, known[:1]))
-            matches = [s.MatchBufferRegion(self.buffer(True), self.region(b)) for b in known[:1]]
+            matches = [
+                s.MatchBufferRegion(self.buffer(True, b.dtype), self.region(b)) for b in known[:1]
+            ]
             allocs = [self.buffer() for _ in range(rng.choice([0, 0, 1, 2]))]
             self.buffers += [*allocs, *(m.buffer for m in matches)]
             init = self.body(min(depth, 1)) if rng.random() < 0.3 else None

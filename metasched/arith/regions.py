@@ -156,7 +156,8 @@ class _Collector:
             elif isinstance(node, Var) and node.dtype.is_handle:
                 self._opaque(node.name)
             elif isinstance(node, Call) and node.op.name == "address_of":
-                self._opaque(getattr(getattr(node.args[0], "buffer", None), "name", "a buffer"))
+                place = next(iter(node.args), None)
+                self._opaque(getattr(getattr(place, "buffer", None), "name", "a buffer"))
 
     def _opaque(self, name: str) -> None:
         raise MetaschedError(

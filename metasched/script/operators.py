@@ -57,6 +57,8 @@ def operation(name: str, a: ExprLike, b: ExprLike) -> Expr:
     x, y = shifted(a, b) if shifts else pair(a, b)
     if name == "pow" and not x.dtype.is_float:
         return _power(x, y)
+    if name != "pow":
+        _require_bits(name, x, y)
     bits, shift = x.dtype.bits, as_int(y)
     if shifts and shift is not None and not 0 <= shift < bits:
         raise TypeMismatchError(f"{x.dtype} is shifted by 0 to {bits - 1} bits, not by {shift}")
@@ -68,7 +70,16 @@ def operation(name: str, a: ExprLike, b: ExprLike) -> Expr:
 
 def inverted(value: Expr) -> Expr:
     """~value: the opposite of a condition, all bits of an integer turned."""
+    _require_bits("bitwise_not", value)
     return Not(value) if value.dtype.is_bool else apply_op("bitwise_not", (value,))
+
+
+def _require_bits(name: str, *operands: Expr) -> None:
+    for each in operands:
+        if not (each.dtype.is_int or each.dtype.is_bool):
+            raise RefusedOperator(f"{name} needs integers, not {each.dtype}",
+                                  "convert, as T.int32(x), or read the bits by "
+                                  "T.reinterpret('int32', x)")  # fmt: skip
 
 
 def _power(x: Expr, y: Expr) -> Expr:

@@ -312,6 +312,10 @@ def match_buffer(
     if region is None:
         p.bind_handle(node, param, buffer)
     else:
+        if buffer.dtype is not region.buffer.dtype:
+            p.fail(node, f"{name} is {buffer.dtype}, its source {region.buffer.name} is "
+                   f"{region.buffer.dtype}: a matched buffer has the type of its source",
+                   hint="convert what is loaded: T.cast(value, dtype)")  # fmt: skip
         p.draft(node).matches.append(MatchBufferRegion(buffer, region))
         p.views[buffer] = region.buffer
     return Bound(buffer)

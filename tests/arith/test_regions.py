@@ -184,3 +184,8 @@ def test_vector_indices() -> None:
 def test_pointers_are_refused(value: Expr) -> None:
     with pytest.raises(MetaschedError, match=r"'b' uses the address of 'A'.*T\.reads"):
         found(block(Evaluate(value)))
+
+
+def test_an_address_of_nothing_is_refused() -> None:
+    with pytest.raises(MetaschedError, match="'b' uses the address of 'a buffer'"):
+        found(block(Evaluate(call("address_of", dtype="handle"))))
