@@ -370,6 +370,8 @@ def dtype_of(value: Any) -> DType:
     """Read a type from its text, its T word, a NumPy or Python type; an empty text is void."""
     if isinstance(value, TypeWord):
         return value.dtype
+    if isinstance(value, Expr):
+        raise TypeMismatchError(f"a type such as 'int32' is needed, not a value of {value.dtype}")
     try:
         return DType("void" if isinstance(value, str) and not value else value)
     except TypeError as error:

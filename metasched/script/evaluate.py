@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ from metasched.script.sections import Section
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
 
 _NUMERIC = ("math", "numpy", "cmath")  # modules whose functions take numbers
+_ARGUMENTS = re.compile(r"[\w.<>]+\(\) (?=missing |got |takes )")
+"""What Python says of wrong arguments, up to the function's name, which users do not know."""
 _REFUSALS = (
     MetaschedError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
 )  # fmt: skip
@@ -115,7 +118,10 @@ class Evaluator(Indexing):
         except Raised as error:
             raise self.source.error(node, str(error)) from error.__cause__
         except _REFUSALS as error:
-            self.fail(node, str(error))
+            text = str(error)
+            if isinstance(node, ast.Call) and (found := _ARGUMENTS.match(text)):
+                text = f"{ast.unparse(node.func)}: {text[found.end() :]}"
+            self.fail(node, text)
 
     # ---- names and attributes --------------------------------------------------------------
 

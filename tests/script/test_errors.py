@@ -129,6 +129,10 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("T.launch_thread(i, 4)", 1, "T.launch_thread(i, 4)", "needs a tag or T.env_thread(...)"),
     ("T.func_attr({1: 2})", 1, "T.func_attr({1: 2})", "a dictionary with text keys is needed"),
     ("T.func_attr()", 1, "T.func_attr()", "T.func_attr: missing a required argument: 'attrs'"),
+    ("A[0, 0] = T.max(A[0, 0])", 1, "T.max(A[0, 0])", "T.max: missing 1 required positional"),
+    ("A[0, 0] = T.cast(A[0, 0])", 1, "T.cast(A[0, 0])", "T.cast: missing 1 required positional"),
+    ("A[0, 0] = T.cast('int32', A[0, 0])", 1, "T.cast('int32', A[0, 0])",
+     "a type such as 'int32' is needed, not a value of float32"),
     # buffers
     ("B = T.match_buffer(i, (4,))", 1, "T.match_buffer(i, (4,))", "i is not a T.handle parameter"),
     ("B = T.match_buffer(h)", 1, "T.match_buffer(h)", "T.match_buffer on a handle needs a shape"),
