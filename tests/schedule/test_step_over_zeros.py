@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from oracle import check_refused, check_transform
 
+from metasched.errors import ScheduleError
+from metasched.ir.func import PrimFunc
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 
@@ -110,10 +112,10 @@ def test_zeros_between_the_elements_of_a_stage(dtype: str, finite: bool) -> None
 NO_ZEROS = "no remainder of vi makes what C adds zero"
 PLAIN = STEPPED["term"]
 REFUSED = {
-    "spatial": (PLAIN, 0, "not-the-iterator", "y is not alone the value of one reduce iterator"),
+    "spatial": (PLAIN, 0, "not-the-iterator", "vy is no reduce iterator of C"),
     "no test": (program("A[vy, vi]"), 2, "no-zeros", NO_ZEROS),
     "no remainder": (program(guarded("vi <= vy")), 2, "no-zeros", NO_ZEROS),
-    "unequal": (program(guarded("(vy + vi) % 2 != 0")), 2, "no-zeros", NO_ZEROS),
+    "unequal": (program(guarded("(vy + vi) % 3 != 0")), 2, "no-zeros", NO_ZEROS),
     "not coprime": (program(guarded("(vy + vi * 2) % 4 == 0")), 2, "no-zeros", NO_ZEROS),
     "never": (program(guarded("(vy + vi) % 2 == 3")), 2, "no-zeros", NO_ZEROS),
     "memory": (program(guarded("(I[vy] + vi) % 2 == 0")), 2, "no-zeros", NO_ZEROS),
@@ -197,7 +199,9 @@ def f(a: T.handle, C: T.Buffer((8,), "int32")):
 """)
     sch = Schedule(func)
     i = sch.get_loops("C")[1]
-    check_refused(sch, lambda: sch.step_over_zeros(i), "no-limit", "vi of C does not run from zero")
+    check_refused(
+        sch, lambda: sch.step_over_zeros(i), "no-limit", "vi of C does not run over a constant"
+    )
 
 
 def test_a_loop_inside_that_ends_at_the_iterator() -> None:
@@ -217,3 +221,86 @@ def f(A: T.Buffer((8, 8), "int32"), C: T.Buffer((8,), "int32")):
     sch = Schedule(func)
     i = sch.get_loops("C")[1]
     check_refused(sch, lambda: sch.step_over_zeros(i), "not-the-iterator", "i is not alone")
+
+
+SWEEP = """
+@T.prim_func
+def f(A: T.Buffer((14, 19), "int32"), I: T.Buffer((2,), "int32"), U: T.Buffer((14, 19), "int32")):
+    for i, j in T.grid(14, 19):
+        with T.block("U"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            U[vi, vj] = A[vi, vj]
+    for t, c in T.grid(3, 2):
+        for i in range(1, 13):
+            for j in range(1, 18):
+                with T.block("S"):
+                    vc = T.axis.opaque(2, c)
+                    vi = T.axis.opaque((1, 13), i)
+                    vj = T.axis.opaque((1, 18), j)
+                    if {}:
+                        U[vi, vj] = U[vi - 1, vj] + U[vi + 1, vj] + U[vi, vj - 1] * vj
+                    {}
+"""
+
+
+def sweep(condition: str, other: str = ""):
+    return parse(SWEEP.format(condition, other))
+
+
+TESTED = {
+    "colour": sweep("(vi + vj) % 2 == vc"),
+    "factors": sweep("(vi * 3 + vj * 2 + vc) % 5 == 3"),
+    "other side": sweep("vc == (vi + vj) % 2"),
+    "unequal": sweep("(vi + vj) % 2 != vc"),
+    "two remainders": sweep("(vj + vc) % 2 == (vi + 1) % 2"),
+    "backwards": sweep("(vi * 7 - vj * 5) % 6 == 1"),
+    "two tests": sweep("A[vi, vj] > 0 and (vi - vj) % 4 == vc + 1"),
+}
+
+
+@pytest.mark.parametrize("name", TESTED)
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_statement_under_a_test(name: str, at: int) -> None:
+    func = TESTED[name]
+    sch = Schedule(func, check=True)
+    loop = sch.get_loops("S")[at]
+    size = sch.get(loop).extent.value
+    sch.step_over_zeros(loop)
+    assert sch.get(loop).min.value == 0
+    assert sch.get(loop).extent.value < size
+    check_transform(func, sch)
+
+
+def test_whole_steps_leave_no_test() -> None:
+    func = sweep("(vi + vj) % 2 == vc")
+    sch = Schedule(func)
+    sch.step_over_zeros(sch.get_loops("S")[2])
+    assert "if " not in sch.mod.script()
+    sch = Schedule(func)
+    sch.step_over_zeros(sch.get_loops("S")[3])
+    assert "< 18:" in sch.mod.script()
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        sweep("(vi + vj) % 2 == I[vc]"),
+        sweep("(vi + vj) % 2 == vc * 2"),
+        sweep("vj % 3 == 0 or (vi + vj) % 2 == 1"),
+        sweep("(vi + vj * 2) % 4 == 1"),
+        sweep("(vi + vj) % 3 != 1"),
+    ],
+)
+def test_tests_that_no_remainder_decides(func: PrimFunc) -> None:
+    sch = Schedule(func)
+    loop = sch.get_loops("S")[3]
+    check_refused(
+        sch, lambda: sch.step_over_zeros(loop), "no-zeros", "no remainder of vj decides whether S"
+    )
+
+
+def test_a_test_with_another_branch() -> None:
+    sch = Schedule(sweep("(vi + vj) % 2 == vc", "else: U[vi, vj] = 0"))
+    loop = sch.get_loops("S")[3]
+    with pytest.raises(ScheduleError):
+        sch.step_over_zeros(loop)

@@ -44,6 +44,17 @@ def guarded(X: T.Buffer((10, 16)), W: T.Buffer((4, 16, 32)), Y: T.Buffer((16, 32
             )
 
 
+@T.prim_func
+def red_black(A: T.Buffer((18, 34)), U: T.Buffer((18, 34))):
+    for i, j in T.grid(18, 34):
+        U[i, j] = A[i, j]
+    for t, c, i, j in T.grid(4, 2, 16, 32):
+        if (i + j) % 2 == c:
+            U[i + 1, j + 1] = T.float32(0.25) * (
+                U[i, j + 1] + U[i + 2, j + 1] + U[i + 1, j] + U[i + 1, j + 2]
+            )
+
+
 def steps(func: PrimFunc) -> list[int]:
     """How often each design space uses the step."""
     generator = SpaceGenerator(default_modules(TARGET))
@@ -54,7 +65,7 @@ def steps(func: PrimFunc) -> list[int]:
     return [str(s.as_python()).count(".step_over_zeros(") for s in spaces]
 
 
-@pytest.mark.parametrize("func", [apart, guarded])
+@pytest.mark.parametrize("func", [apart, guarded, red_black])
 def test_the_space_steps_over_zeros(func: PrimFunc) -> None:
     assert set(steps(func)) == {0, 1}
 
@@ -67,6 +78,13 @@ def plain(A: T.Buffer((16, 16)), B: T.Buffer((16, 16)), C: T.Buffer((16, 16))):
             with T.init():
                 C[vi, vj] = T.float32(0)
             C[vi, vj] += A[vi, vk] * B[vk, vj]
+
+
+def test_a_sweep_over_one_colour_has_vectors():
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(red_black, TARGET)
+    (space,) = (s for s in spaces if ".step_over_zeros(" in str(s.as_python()))
+    text = draw(red_black, space, 0).mod.script()
+    assert "T.vectorized" in text.split("for t, c")[1]
 
 
 def test_a_sum_without_zeros_is_offered_once():

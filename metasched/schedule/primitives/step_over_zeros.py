@@ -1,7 +1,8 @@
-"""step_over_zeros: leave out the terms of a sum that a remainder makes zero.
+"""step_over_zeros: leave out the iterations that do nothing because of a remainder.
 
 A convolution with zeros between its inputs (a transposed convolution) reads an input where
-(y + k) % s is zero, and adds zero elsewhere. For each y every s-th k counts.
+(y + k) % s is zero, and adds zero elsewhere. For each y every s-th k counts. The same holds for a
+statement under the test: of a red-black sweep, `if (i + j) % 2 == c`, every other j counts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from metasched.analysis.reducer import Reduction, match_reducer
 from metasched.analysis.scope import Scope
@@ -21,6 +23,7 @@ from metasched.ir.buffer import BufferLoad, Range
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import (
     EQ,
+    NE,
     TRUE,
     Cast,
     Expr,
@@ -33,10 +36,20 @@ from metasched.ir.expr import (
     as_expr,
     as_int,
     floormod,
+    logical_and,
 )
 from metasched.ir.func import FINITE
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    For,
+    IfThenElse,
+    IterVar,
+    Stmt,
+    evolve,
+)
 from metasched.ir.visit import free_vars, reads_memory, substitute, transform_expr, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -48,34 +61,42 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.transform_block_layout import replaced_iters
 from metasched.schedule.state import State
 
 
 @primitive(of_loop=ways.plain())
 def step_over_zeros(state: State, loop: LoopRV) -> None:
-    """Let a reduction loop run over the terms of a sum that are not zero because of a remainder.
+    """Let a loop run over the terms of a sum, or iterations of a statement, that a remainder picks.
 
     A term is zero where a condition of an `if_then_else` with zero fails, or where a factor is an
-    element of a stage that such an `if_then_else` filled.
+    element of a stage that such an `if_then_else` filled. A block without init, all of whose body
+    is under an `if`, does nothing where a condition of the `if` fails.
 
-    requires  a serial loop that alone drives a reduce iterator of one reduction block, of a
-              constant extent, which starts from zero; a sum that starts from zero; a term that is
-              zero unless (c * k + rest) % s == r, with c and s coprime, and s divides the extent;
-              if a float factor is zero there and not the whole term, the promise tir.finite, and
-              at most two factors, which are loads
+    requires  a serial loop that alone drives an iterator of one block, of a constant extent; for a
+              sum, a reduce iterator, which starts from zero; a sum that starts from zero; a term
+              that is zero unless (c * k + rest) % s == r, with c and s coprime, and s divides the
+              extent; if a float factor is zero there and not the whole term, the promise
+              tir.finite, and at most two factors, which are loads; for a block without init, an
+              `if` without `else` with such a condition, which reads no memory
     rewrite   for i, k in T.grid(8, 4): C(C[i] += T.if_then_else((i - k) % 2 == 0, A[k], 0))
               ->
               for i, k in T.grid(8, 2): C(C[i] += A[k * 2 + i % 2])
     """
-    node = require_plain_loop(state, loop)
+    node = require_plain_loop(state, loop, from_zero=False)
     require_serial(state, node)
     realize = require_one_block(state, node)
-    scope = require_stage_pipeline(state, realize)
-    require_reduction(state, scope, realize)
-    plan = _Steps(state, scope, realize, node)
+    plan: _Steps | _Tested
+    if _tested(realize.block) is not None:
+        plan = _Tested(state, realize, node)
+    else:
+        scope = require_stage_pipeline(state, realize)
+        require_reduction(state, scope, realize)
+        plan = _Steps(state, scope, realize, node)
+    start, extent = as_expr(0, node.extent.dtype), plan.extent.astype(node.extent.dtype)
     state.commit(
         edit.replace(realize, evolve(realize, block=plan.block())),
-        edit.wrap(node, lambda s: evolve(s, extent=plan.extent.astype(node.extent.dtype))),
+        edit.wrap(node, lambda s: evolve(s, min=start, extent=extent)),
     )
 
 
@@ -93,24 +114,21 @@ class _Steps:
 
     def __init__(self, state: State, scope: Scope, realize: BlockRealize, loop: For) -> None:
         self.state, self.scope, self.realize = state, scope, realize
-        self.old = self._iterator(loop)
+        self.old = _iterator(state, realize, loop)
+        self._require_whole()
         self.sum = self._sum()
         self.found = self._class()
         self.extent = self._extent()
 
-    def _iterator(self, loop: For) -> IterVar:
-        block, bindings = self.realize.block, self.realize.bindings
-        driven = [v for v in block.iter_vars if loop.var in free_vars(bindings[v.var])]
-        alone = len(driven) == 1 and bindings[driven[0].var] is loop.var and driven[0].is_reduce
-        ends = any(loop.var in free_vars(e) for s in walk_stmts(loop.body) for e in _ends(s))
-        if not alone or ends or loop.var in free_vars(self.realize.predicate):
-            text = f"{loop.var.name} is not alone the value of one reduce iterator of {block.name}"
+    def _require_whole(self) -> None:
+        """Refuse an iterator that is no reduce iterator from zero."""
+        name = self.realize.block.name
+        if not self.old.is_reduce:
+            text = f"{self.old.var.name} is no reduce iterator of {name}"
             raise self.state.error("not-the-iterator", text, self.realize)
-        dom, size = driven[0].dom, as_int(loop.extent)
-        if as_int(dom.min) != 0 or not size or as_int(dom.extent) != size:
-            text = f"{driven[0].var.name} of {block.name} does not run from zero to a constant"
+        if as_int(self.old.dom.min) != 0:
+            text = f"{self.old.var.name} of {name} does not run from zero to a constant"
             raise self.state.error("no-limit", text, self.realize)
-        return driven[0]
 
     def _sum(self) -> Reduction:
         block = self.realize.block
@@ -125,7 +143,9 @@ class _Steps:
         """The iterations that count, from the first condition that says it."""
         own = self.old.var
         for part in self._conditions(self.sum.rhs[0]):
-            found = _class_of(part, own)
+            found = _class_of(
+                part, own, Analyzer({v.var: v.dom for v in self.realize.block.iter_vars})
+            )
             if found is not None:
                 return found
         raise self.state.error(
@@ -205,6 +225,74 @@ class _Steps:
         return evolve(made, reads=reads, writes=writes)
 
 
+class _Tested:
+    """A block whose body is under a test, with an iterator that steps over failing iterations."""
+
+    def __init__(self, state: State, realize: BlockRealize, loop: For) -> None:
+        self.realize = realize
+        self.old = _iterator(state, realize, loop)
+        self.known = Analyzer({v.var: v.dom for v in realize.block.iter_vars})
+        test = _tested(realize.block)
+        assert test is not None
+        self.parts = list(conjuncts(test.condition))
+        for part in self.parts:
+            found = _class_of(part, self.old.var, self.known)
+            if found is not None:
+                self.found = found
+                break
+        else:
+            text = f"no remainder of {self.old.var.name} decides whether {realize.block.name} runs"
+            raise state.error("no-zeros", text, realize)
+        size = as_int(self.old.dom.extent) or 0
+        self.whole = size % self.found.step == 0
+        self.extent = as_expr(-(-size // self.found.step), self.old.dom.extent.dtype)
+
+    def block(self) -> Block:
+        """The block over the iterations that count."""
+        old, own, dom = self.realize.block, self.old.var, self.old.dom
+        step, zero = self.found.step, as_expr(0, own.dtype)
+        iters = tuple(
+            IterVar(v.var, Range(zero, self.extent), v.kind) if v is self.old else v
+            for v in old.iter_vars
+        )
+        known = Analyzer({v.var: v.dom for v in iters})
+        ahead = floormod(self.found.first - dom.min, IntImm(own.dtype, step))
+        here = known.simplify(own * step + (ahead + dom.min))
+        test = _tested(old)
+        assert test is not None
+        left = [part for part in self.parts if part is not self.found.part]
+        left = left if self.whole else [own < dom.min + dom.extent, *left]
+        body = IfThenElse(reduce(logical_and, left), test.then) if left else test.then
+        made = replaced_iters(evolve(old, body=body), {own: here}, known)
+        made = evolve(made, iter_vars=iters)
+        reads, writes = block_access_regions(made)
+        return evolve(made, reads=reads, writes=writes)
+
+
+def _tested(block: Block) -> IfThenElse | None:
+    """The test that all of a block without init is under."""
+    body = block.body
+    if block.init is None and isinstance(body, IfThenElse) and body.orelse is None:
+        return body
+    return None
+
+
+def _iterator(state: State, realize: BlockRealize, loop: For) -> IterVar:
+    """The iterator that a loop alone drives over a constant range."""
+    block, bindings = realize.block, realize.bindings
+    driven = [v for v in block.iter_vars if loop.var in free_vars(bindings[v.var])]
+    alone = len(driven) == 1 and bindings[driven[0].var] is loop.var
+    ends = any(loop.var in free_vars(e) for s in walk_stmts(loop.body) for e in _ends(s))
+    if not alone or ends or loop.var in free_vars(realize.predicate):
+        text = f"{loop.var.name} is not alone the value of one iterator of {block.name}"
+        raise state.error("not-the-iterator", text, realize)
+    dom, size, start = driven[0].dom, as_int(loop.extent), as_int(loop.min)
+    if not size or start is None or as_int(dom.min) != start or as_int(dom.extent) != size:
+        text = f"{driven[0].var.name} of {block.name} does not run over a constant range"
+        raise state.error("no-limit", text, realize)
+    return driven[0]
+
+
 def _ends(stmt: Stmt) -> Sequence[Expr]:
     """What a statement around a block evaluates."""
     return () if isinstance(stmt, (BlockRealize, Block)) else stmt.exprs
@@ -237,19 +325,35 @@ def _factors(term: Expr) -> list[Expr]:
     return _factors(term.value) if isinstance(term, Cast) else [term]
 
 
-def _class_of(part: Expr, own: Var) -> _Class | None:
+def _class_of(part: Expr, own: Var, known: Analyzer) -> _Class | None:
     """The values of a variable at which `part` holds, if it compares a remainder of a multiple."""
-    if not isinstance(part, EQ) or not isinstance(part.a, FloorMod) or reads_memory(part):
+    if not isinstance(part, EQ | NE) or reads_memory(part):
         return None
-    step, wanted, form = as_int(part.a.b) or 0, as_int(part.b), linear(part.a.a)
+    for side, other in ((part.a, part.b), (part.b, part.a)):
+        if not isinstance(side, FloorMod):
+            continue
+        step = as_int(side.b) or 0
+        if step < 2 or not (known.prove(other >= 0) and known.prove(other < step)):
+            continue
+        if isinstance(part, NE) and step != 2:
+            continue
+        wanted = linear(other).plus(Linear({}, int(isinstance(part, NE))))
+        found = _first(linear(side.a).plus(wanted, -1), step, own)
+        if found is not None:
+            return _Class(part, step, found)
+    return None
+
+
+def _first(form: Linear, step: int, own: Var) -> Expr | None:
+    """The smallest value of a variable, from zero, at which `step` divides a sum."""
     factor = form.terms.get(own, 0)
     others = {t: n for t, n in form.terms.items() if t is not own}
-    if step < 2 or wanted is None or not 0 <= wanted < step or math.gcd(factor, step) != 1:
+    if math.gcd(factor, step) != 1:
         return None
     if any(own in free_vars(t) or t.dtype is not own.dtype for t in others):
         return None
     inverse = pow(factor, -1, step)
     first = Linear({t: -n * inverse % step for t, n in others.items() if n % step},
-                   (wanted - form.const) * inverse % step)  # fmt: skip
+                   -form.const * inverse % step)  # fmt: skip
     made = emit(first, own.dtype)
-    return None if made is None else _Class(part, step, floormod(made, IntImm(own.dtype, step)))
+    return None if made is None else floormod(made, IntImm(own.dtype, step))

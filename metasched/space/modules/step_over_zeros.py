@@ -4,6 +4,12 @@ Z[i] = X[i // 2] where i % 2 == 0, else 0
 Y[y] += Z[y + k] * W[k]                               4 steps of k
 ->
 Y[y] += Z[y + 2 * k + y % 2] * W[2 * k + y % 2]       2 steps of k
+
+A statement under a test of a remainder runs where the test holds, as in a red-black sweep:
+
+if (i + j) % 2 == c: U[i, j] = ...                    8 steps of j
+->
+U[i, 2 * j + (i + c) % 2] = ...                       4 steps of j
 """
 
 from __future__ import annotations
@@ -11,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metasched.errors import ScheduleError
-from metasched.schedule.handles import BlockRV
+from metasched.ir.stmt import IfThenElse
+from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import undo_to
 from metasched.space.tiling import axes, tileable
@@ -19,23 +26,35 @@ from metasched.space.tiling import axes, tileable
 
 @dataclass(frozen=True, slots=True)
 class StepOverZeros:
-    """Offer a sum over the terms that a remainder does not make zero, beside the unchanged
-    program."""
+    """Offer a sum over the terms that a remainder does not make zero, or a statement at the
+    iterations that a remainder picks, beside the unchanged program."""
 
     @property
     def name(self) -> str:
         return "step_over_zeros"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        if sch.get(block).init is None or not tileable(sch, block, reuse=False):
+        whole = sch.get(block).init is not None
+        if whole and not tileable(sch, block, reuse=False):
             return [sch]
         variant, stepped = sch.copy(), False
-        for axis in axes(variant, block):
+        kinds = axes(variant, block) if whole else []
+        loops = (
+            [axis.loop for axis in kinds if not axis.spatial] if whole else _tested(variant, block)
+        )
+        for loop in loops:
             steps = len(variant.trace)
             try:
-                if not axis.spatial:
-                    variant.step_over_zeros(axis.loop)
-                    stepped = True
+                variant.step_over_zeros(loop)
+                stepped = True
             except ScheduleError:
                 undo_to(variant, steps)
         return [variant, sch] if stepped else [sch]
+
+
+def _tested(sch: Schedule, block: BlockRV) -> list[LoopRV]:
+    """The loops over a block whose body is under a test, innermost first: lanes that a test leaves
+    out cost as much as others."""
+    if sch.state.parent(sch.state.block(block)) is None:
+        return []
+    return sch.get_loops(block)[::-1] if isinstance(sch.get(block).body, IfThenElse) else []
