@@ -189,11 +189,14 @@ def _in_vectors(
     stores = [(a, s) for a, s in moves if a.is_write]
     gaps = [(a, s) for a, s in stores if s != 1 and not (s is None and _wraps(a, var, bindings))]
     loads = [(a, s) for a, s in moves if not a.is_write]
+    apart = [s for a, s in gaps if s is None or not _fills(a, s, [b for b, _ in gaps])]
+    alone = len(_scattered(moves, var, bindings)) + len(apart)
     return (
         bool(stores)
         and all(s is None or -1 <= s <= SHUFFLED for _, s in loads)
-        and all(s is not None and _fills(a, s, [b for b, _ in gaps]) for a, s in gaps)
-        and arithmetic(block, var, bindings) >= GATHER * len(_scattered(moves, var, bindings))
+        and all(s is not None and 1 < s <= SHUFFLED for s in apart)
+        and (not apart or any(s == apart[0] for _, s in loads))
+        and arithmetic(block, var, bindings) >= GATHER * alone
     )
 
 
@@ -344,7 +347,8 @@ def contiguous(child: Child, loop: For) -> bool:
     Every store moves by one element, also around a ring of many, or by several between which other
     stores leave no gap. Every load moves by one element backwards, or by none to `SHUFFLED`
     elements, or the lanes of a vector lie close together. Lanes that lie anywhere are loaded one by
-    one if the block computes much with them.
+    one if the block computes much with them. So are lanes stored that lie as far apart as those of
+    a load, as of every other element of a row.
     """
     moves, at = strides(child, loop), child.realize.bindings
     return _in_vectors(child.block, moves, loop.var, at)
