@@ -141,6 +141,48 @@ def test_dependent_iterations_keep_their_order_or_are_refused():
 
 
 @T.prim_func
+def sums(A: T.Buffer((6, 8), "int32"), X: T.Buffer((4,), "int32"), B: T.Buffer((6, 8), "int32")):
+    for i, j, k in T.grid(6, 8, 4):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            vk = T.axis.opaque(4, k)
+            B[vi, vj] = B[vi, vj] * X[vk] + A[vi, vj]
+
+
+def test_iterators_before_the_first_that_carries_a_dependence_map_freely():
+    sch = Schedule(sums)
+    sch.transform_block_layout("B", lambda i, j, k: (j % 2, k, i * 4 + j // 2))
+    check_transform(sums, sch)
+    sch = Schedule(sums)
+    check_refused(
+        sch, lambda: sch.transform_block_layout("B", lambda i, j, k: (i, j, k % 2, k // 2)),
+        "order-matters", "may depend on their order",
+    )  # fmt: skip
+
+
+@T.prim_func
+def rows(B: T.Buffer((6, 9), "int32")):
+    for i, j, k in T.grid(6, 8, 4):
+        with T.block("B"):
+            vi = T.axis.spatial(6, i)
+            vj = T.axis.opaque(8, j)
+            vk = T.axis.opaque(4, k)
+            B[vi, vj + 1] = B[vi, vj] * vk + B[vi, vj + 1]
+
+
+def test_iterators_from_the_first_that_carries_a_dependence_keep_their_order():
+    sch = Schedule(rows)
+    sch.transform_block_layout("B", lambda i, j, k: (j, i // 2, k, i % 2))
+    check_transform(rows, sch)
+    for index_map in (lambda i, j, k: (i, k, j), lambda i, j, k: (i, j // 2, k, j % 2)):
+        sch = Schedule(rows)
+        check_refused(
+            sch, lambda s=sch, m=index_map: s.transform_block_layout("B", m), "order-matters",
+            "may depend on their order",
+        )  # fmt: skip
+
+
+@T.prim_func
 def chosen(A: T.Buffer((4, 1), "int32"), B: T.Buffer((4, 1), "int32")):
     for i, j in T.grid(4, 1):
         with T.block("B"):
@@ -164,7 +206,7 @@ def test_refusals():
     try_(lambda i, j, k: (i // 2, j, k), "not-bijective", "no inverse")
     try_(lambda i, j, k: (i * 2, j, k), "not-bijective", "correspond to no old indices")
     try_(lambda i, j, k: (i, j + 1, k), "not-bijective", "correspond to no old indices")
-    try_(lambda i, j, k: (i, j * 12 + k), "mixed-kinds", "mixes spatial and reduce")
+    try_(lambda i, j, k: (i, j * 12 + k), "mixed-kinds", "mixes iterators of different")
     sch.annotate(sch.get_loops("C")[1], "note", 1)
     try_(lambda i, j, k: (i, j, k), "loop-has-kind", "kind or annotations")
     sch = Schedule(elementwise)

@@ -183,3 +183,32 @@ def f(a: T.handle, b: T.handle):
     sch = Schedule(func, check=True)
     sch.cache_update(sch.get_loops("B")[0], "global")
     check_transform(func, sch)
+
+
+TESTED = """
+@T.prim_func
+def f(A: T.Buffer((6, 8, 4), "int32"), B: T.Buffer((6, 8), "int32")):
+    for i, j, k in T.grid(6, 8, 4):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            vk = T.axis.opaque(4, k)
+            if A[vi, vj, vk] > 0:
+                if {}:
+                    B[vi, vj] = B[vi, vj] * 3 + A[vi, vj, vk]
+                {}
+"""
+
+
+@pytest.mark.parametrize("condition", ["vi + vj < 9", "B[vi, vj] < vk * 5"])
+def test_an_update_under_a_test(condition):
+    func = parse(TESTED.format(condition, ""))
+    sch = Schedule(func, check=True)
+    sch.cache_update(sch.get_loops("B")[1], "local")
+    assert "B_local[vi, vj] * 3" in sch.mod.script()
+    check_transform(func, sch)
+
+
+def test_an_update_with_another_branch_is_refused():
+    sch = Schedule(parse(TESTED.format("vi < 3", "else: B[vi, vj] = 0")))
+    loop = sch.get_loops("B")[1]
+    check_refused(sch, lambda: sch.cache_update(loop, "local"), "no-update", "is no store to an")

@@ -179,3 +179,44 @@ def test_a_triangle_of_sums_is_tiled_over_its_square(span, dtype):
                 got = np.full((n, n), 7, dtype)
                 ms.build(sch)(a, got)
                 np.testing.assert_array_equal(got, want)
+
+
+GROUPS = """
+@T.prim_func
+def f(X: T.Buffer((12, 9, 18)), W: T.Buffer((8, 6, 2, 3)), O: T.Buffer((8, 8, 16))):
+    for o, h, w in T.grid(8, 8, 16):
+        O[o, h, w] = T.float32(0)
+        for c, y, x in T.grid(6, 2, 3):
+            O[o, h, w] += X[o // 4 * 6 + c, h + y, w + x] * W[o, c, y, x]
+"""
+TRANSPOSED = """
+@T.prim_func
+def f(X: T.Buffer((6, 4, 9)), W: T.Buffer((6, 5, 4, 4)), O: T.Buffer((5, 8, 18))):
+    for o, h, w in T.grid(5, 8, 18):
+        O[o, h, w] = T.float32(0)
+        for c, y, x in T.grid(6, 4, 4):
+            if (h + 1 - y) % 2 == 0 and (w + 1 - x) % 2 == 0:
+                if (h + 1 - y) // 2 >= 0 and (h + 1 - y) // 2 < 4:
+                    if (w + 1 - x) // 2 >= 0 and (w + 1 - x) // 2 < 9:
+                        O[o, h, w] += X[c, (h + 1 - y) // 2, (w + 1 - x) // 2] * W[c, o, y, x]
+"""
+
+
+@pytest.mark.parametrize("text", [GROUPS, TRANSPOSED], ids=["groups", "transposed"])
+def test_groups_and_phases_of_a_sum_in_order_are_tiled(text):
+    func = parse(text)
+    spaces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    texts = [str(s.as_python()) for s in spaces]
+    tiled = [
+        space
+        for space, steps in zip(spaces, texts, strict=True)
+        if steps.count("transform_block_layout") == 3 and ".compute_at(" in steps
+    ]
+    assert tiled
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal(b.constant_shape(), np.float32) for b in func.buffers[:2]]
+    wanted = ms.build(func)(*data)
+    for seed, space in enumerate(tiled * 3):
+        made = draw(func, space, seed)
+        if made is not None:
+            assert np.array_equal(ms.build(made.mod)(*data), wanted)

@@ -28,7 +28,7 @@ from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import GE, LT, TRUE, Expr, Var, as_expr, as_int, compare, logical_and
 from metasched.ir.op import call
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, replace_loads, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -57,11 +57,12 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
     back. Loads of other elements of the same buffer stay as they are.
 
     requires  a known storage scope; a serial loop, with one block below it and nothing but loops
-              between; a block without init and predicate, whose body is one store to an element
-              that its value reads; indices of this element that are loops, or sums of loops with
-              constant extents, which below `loop` fill a box of one size within the buffer, or
-              part of a box if the other indices decide the ends of a loop that is an index; other
-              loads of the buffer from outside of the box; a buffer without strides
+              between; a block without init and predicate, whose body is one store, perhaps under
+              an `if`, to an element that its value reads; indices of this element that are loops,
+              or sums of loops with constant extents, which below `loop` fill a box of one size
+              within the buffer, or part of a box if the other indices decide the ends of a loop
+              that is an index; other loads of the buffer from outside of the box; a buffer without
+              strides
     rewrite   for k: for i in range(4): B(X[i] = X[i] + A[i, k])
               ->
               for ax0 in range(4): X_local(X_local[ax0] = X[ax0])
@@ -90,8 +91,12 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
     def own(load: BufferLoad) -> BufferLoad:
         return BufferLoad(cache, load.indices) if load.indices == store.indices else load
 
-    body = BufferStore(cache, replace_loads(store.value, buffer, own), store.indices)
-    made = evolve(old, body=body)
+    def copied(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, IfThenElse):
+            return IfThenElse(replace_loads(stmt.condition, buffer, own), copied(stmt.then))
+        return BufferStore(cache, replace_loads(store.value, buffer, own), store.indices)
+
+    made = evolve(old, body=copied(old.body))
     reads, writes = block_access_regions(made)
     made = evolve(made, reads=tuple(reads), writes=tuple(writes))
     before, after, copies = _copies(state, buffer, cache, box)
@@ -146,6 +151,8 @@ def _update(state: State, realize: BlockRealize) -> BufferStore:
             hint="cache_write gives a block with an init a buffer of its own",
         )  # fmt: skip
     store = block.body
+    while isinstance(store, IfThenElse) and store.orelse is None:
+        store = store.then
     if isinstance(store, BufferStore) and store.predicate is None:
         own = BufferLoad(store.buffer, store.indices)
         if any(load is own for load in loads_of(store.value)):

@@ -262,9 +262,11 @@ class _Tested:
         assert test is not None
         left = [part for part in self.parts if part is not self.found.part]
         left = left if self.whole else [own < dom.min + dom.extent, *left]
-        body = IfThenElse(reduce(logical_and, left), test.then) if left else test.then
-        made = replaced_iters(evolve(old, body=body), {own: here}, known)
-        made = evolve(made, iter_vars=iters)
+        made = replaced_iters(evolve(old, body=test.then), {own: here}, known)
+        start: Expr = TRUE
+        condition = known.simplify(substitute(reduce(logical_and, left, start), {own: here}))
+        body = made.body if condition is TRUE else IfThenElse(condition, made.body)
+        made = evolve(made, iter_vars=iters, body=body)
         reads, writes = block_access_regions(made)
         return evolve(made, reads=reads, writes=writes)
 

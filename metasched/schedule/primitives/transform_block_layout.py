@@ -54,7 +54,7 @@ def transform_block_layout(
     old = realize.block
     mapping = as_index_map(state, index_map, len(old.iter_vars), realize)
     state.canonical = {"index_map": IndexMap.of(index_map, len(old.iter_vars))}
-    loops = plain_loops(state, realize)
+    loops = plain_loops(state, realize, ordered=True)
     kinds = [_kind_of(state, realize, output, mapping) for output in mapping.outputs]
     shape = [v.dom.extent for v in old.iter_vars]
     try:
@@ -82,8 +82,12 @@ def transform_block_layout(
     state.commit(edit.replace(top, nest(new_loops, bound)))
 
 
-def plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
-    """The loops above a block, one for each iterator and without kind or annotation."""
+def plain_loops(state: State, realize: BlockRealize, *, ordered: bool = False) -> tuple[For, ...]:
+    """The loops above a block, one for each iterator and without kind or annotation.
+
+    Args:
+        ordered: accept opaque iterators, too.
+    """
     loops = chain_above(state, realize)
     refuse_on(state, block_facts.trivial_binding(realize, loops), realize)
     if realize.predicate is not TRUE:
@@ -97,7 +101,7 @@ def plain_loops(state: State, realize: BlockRealize) -> tuple[For, ...]:
                 loop,
                 hint="transform the block before it is scheduled",
             )
-        if not (v.is_spatial or v.is_reduce):
+        if not (v.is_spatial or v.is_reduce or (ordered and v.kind is IterKind.OPAQUE)):
             raise state.error(
                 "iterator-kind",
                 f"the iterator {v.var.name} is {v.kind.value}, so its order counts",
@@ -121,7 +125,7 @@ def _kind_of(state: State, realize: BlockRealize, output: Expr, mapping: IndexMa
     if len(kinds) > 1:
         raise state.error(
             "mixed-kinds",
-            f"{output} mixes spatial and reduce iterators",
+            f"{output} mixes iterators of different kinds",
             realize,
             hint="each new iterator must come from iterators of one kind",
         )
@@ -136,10 +140,12 @@ def _require_order(
     failure = block_facts.complete_or_reduction(scope, realize.block.token, sole=False)
     if failure is None:
         return
-    carried = (carried_dependence(loop, scope, private=False) for loop in loops)
-    if all(found is None for found in carried):
+    dependences = [carried_dependence(loop, scope, private=False) for loop in loops]
+    if all(found is None for found in dependences):
         return
-    if _in_order(mapping, [loop.extent for loop in loops]):
+    if _in_order(mapping, [loop.extent for loop in loops]) or _keeps_tail(
+        mapping, next(n for n, found in enumerate(dependences) if found is not None)
+    ):
         return
     raise state.error(
         "order-matters",
@@ -159,6 +165,14 @@ def _in_order(mapping: IndexMap, shape: Sequence[Expr]) -> bool:
         total_out = total_out * size + output
     ranges = {v: Range.of(0, s) for v, s in zip(mapping.inputs, shape, strict=True)}
     return Analyzer(ranges).equal(total_in, total_out)
+
+
+def _keeps_tail(mapping: IndexMap, first: int) -> bool:
+    """Whether the inputs from `first` on stay as they are, in their order: between iterations that
+    differ in an earlier input there is no dependence."""
+    tail = mapping.inputs[first:]
+    kept = [output for output in mapping.outputs if not free_vars(output).isdisjoint(tail)]
+    return kept == list(tail)
 
 
 def replaced_iters(block: Block, values: Mapping[Var, Expr], analyzer: Analyzer) -> Block:

@@ -143,6 +143,15 @@ class _Plan:
     lanes: tuple[Expr, ...]
     inner: int = 1
 
+    def at(self, here: Sequence[Expr], there: Sequence[Expr]) -> _Plan:
+        """The plan for a block that has iterators at `there` where this plan's block has `here`."""
+        partner = dict(zip(here, there, strict=True))
+        if not {*self.cuts, *self.lanes} <= partner.keys():
+            why = "a block that reads or sets the results lacks the iterators to cut or to join"
+            raise ScheduleError("matrix_form", "no-partner", why)
+        cuts = {partner[v]: cut for v, cut in self.cuts.items()}
+        return _Plan(cuts, tuple(partner[v] for v in self.lanes), self.inner)
+
 
 def _row_operand(node: Block, row: Var) -> tuple[int, Access, int] | None:
     """The only operand that varies with `row`: its position among the reads, its access, and the
@@ -276,17 +285,14 @@ def _apply(sch: Schedule, block: BlockRV, plan: _Plan) -> None:
     node, last = sch.get(block), sch.get(finish)
     result = node.writes[0]
     held = next(r for r in last.reads if r.buffer is result.buffer)
-    there = {r.min: h.min for r, h in zip(result.region, held.region, strict=True)}
-    if not {*plan.cuts, *plan.lanes} <= there.keys():
-        why = "the block that writes the results back lacks the iterators to cut or to join"
-        raise ScheduleError("matrix_form", "no-partner", why)
-    theirs = _Plan(
-        {there[v]: cut for v, cut in plan.cuts.items()},
-        tuple(there[v] for v in plan.lanes),
-        plan.inner,
-    )
+    theirs = plan.at([r.min for r in result.region], [r.min for r in held.region])
+    scope = sch.state.scope(sch.state.block(block))
+    starters = [c.block for c in scope.writers(result.buffer) if c.token is not node.token]
     sch.transform_block_layout(block, _order(node.iter_vars, plan))
     sch.transform_block_layout(finish, _order(last.iter_vars, theirs))
+    for starter in starters:  # sets what the block adds to
+        own = plan.at([r.min for r in result.region], [r.min for r in starter.writes[0].region])
+        sch.transform_block_layout(sch.get_block(starter.name), _order(starter.iter_vars, own))
     layout = _map([r.min for r in result.region], [], plan)
     sch.transform_layout(block, ("write", 0), layout)
 

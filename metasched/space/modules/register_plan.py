@@ -93,8 +93,9 @@ def starter_of(sch: Schedule, block: BlockRV) -> Child | None:
         return None
     first = writers[0].block
     places = {r.min for w in first.writes for r in w.region if as_int(r.min) is None}
-    own = {v.var for v in first.iter_vars}
-    alone = first.init is None and len(first.writes) == 1 and places == own
+    own: set[Expr] = {v.var for v in first.iter_vars}
+    moving = {v.var for v in first.iter_vars if as_int(v.dom.extent) != 1}
+    alone = first.init is None and len(first.writes) == 1 and moving <= places <= own
     spatial = all(v.is_spatial for v in first.iter_vars)
     return writers[0] if alone and spatial and untouched(writers[0]) else None
 
@@ -120,7 +121,10 @@ def overcompute(
         at: dict[Expr, Expr | int] = {
             node.iter_vars[n].var: factor for n, factor in multiples.items()
         }
-        own = [at.get(places[indices.index(v.var)], 1) for v in start.iter_vars]
+        own = [
+            at.get(places[indices.index(v.var)], 1) if v.var in indices else 1
+            for v in start.iter_vars
+        ]
         sch.overcompute(first, own)
     sch.overcompute(block, [multiples.get(n, 1) for n in range(len(node.iter_vars))])
 
