@@ -65,9 +65,21 @@ def steps(func: PrimFunc) -> list[int]:
     return [str(s.as_python()).count(".step_over_zeros(") for s in spaces]
 
 
-@pytest.mark.parametrize("func", [apart, guarded, red_black])
+@pytest.mark.parametrize("func", [apart, guarded])
 def test_the_space_steps_over_zeros(func: PrimFunc) -> None:
     assert set(steps(func)) == {0, 1}
+
+
+@T.prim_func
+def copied(A: T.Buffer((18, 34)), U: T.Buffer((18, 34))):
+    for i, j in T.grid(18, 34):
+        if (i + j) % 2 == 0:
+            U[i, j] = A[i, j]
+
+
+def test_a_statement_without_vectors_at_every_other_element_is_offered_at_all() -> None:
+    assert set(steps(red_black)) == {1}
+    assert set(steps(copied)) == {0, 1}
 
 
 @T.prim_func

@@ -21,13 +21,16 @@ from metasched.ir.stmt import IfThenElse
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import undo_to
+from metasched.space.strides import has_vectors
 from metasched.space.tiling import axes, tileable
 
 
 @dataclass(frozen=True, slots=True)
 class StepOverZeros:
     """Offer a sum over the terms that a remainder does not make zero, or a statement at the
-    iterations that a remainder picks, beside the unchanged program."""
+    iterations that a remainder picks, beside the unchanged program.
+
+    A statement that still has vectors is not offered at other iterations, too."""
 
     @property
     def name(self) -> str:
@@ -49,6 +52,8 @@ class StepOverZeros:
                 stepped = True
             except ScheduleError:
                 undo_to(variant, steps)
+        if stepped and not whole and has_vectors(variant.get(block)):
+            return [variant]  # the same statement fewer times
         return [variant, sch] if stepped else [sch]
 
 
