@@ -34,6 +34,7 @@ from metasched.space.modules.cut_digits import CutDigits
 from metasched.space.modules.depth_blocking import DepthBlocking
 from metasched.space.modules.enclose_statements import EncloseStatements
 from metasched.space.modules.interleave import Interleave
+from metasched.space.modules.join_iterators import JoinIterators
 from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.matrix_form import MatrixForm
 from metasched.space.modules.multi_level_tiling import MultiLevelTiling, Reuse
@@ -70,7 +71,8 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
 
     The order carries meaning: distribution comes first, because tiling needs a nest for each block;
     whole iterations in lanes are offered for what it left together; zeros between inputs are
-    stepped over before inlining hides the stage that holds them;
+    stepped over before inlining hides the stage that holds them; iterators are joined before
+    inlining, whose results have the indices of their consumers;
     inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
     keeps the stages that inlining would compute anew for each neighbour; fusing
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
@@ -88,6 +90,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         RowElimination(cpu.num_cores),
         BlockedElimination(bits, cpu.vector_registers, cpu.num_cores),
         StepOverZeros(),
+        JoinIterators(),
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
