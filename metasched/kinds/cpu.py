@@ -78,7 +78,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     and staging come after tiling, whose tiles they fill; the loop kinds come last.
     """
     cpu = cpu_of(target)
-    bits = cpu.vector_bits
+    bits, cores = cpu.vector_bits, cpu.num_cores
     blocks = RegisterTiling(bits, cpu.vector_registers, cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     rows = FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     return (
@@ -104,10 +104,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         WidenOperands(),
         UseTensorInstruction(DepthBlocking(blocks), target.features),
         MultiLevelTilingWithIntrin(
-            features=target.features,
-            vector_bits=bits,
-            registers=cpu.vector_registers,
-            cores=cpu.num_cores,
+            features=target.features, vector_bits=bits, registers=cpu.vector_registers, cores=cores
         ),
         DepthBlocking(blocks),
         blocks,

@@ -278,7 +278,7 @@ def test_whole_steps_leave_no_test() -> None:
     assert "if " not in sch.mod.script()
     sch = Schedule(func)
     sch.step_over_zeros(sch.get_loops("S")[3])
-    assert "< 18:" in sch.mod.script()
+    assert "if " in sch.mod.script()
 
 
 @pytest.mark.parametrize(
