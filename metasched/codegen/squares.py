@@ -6,7 +6,8 @@
 Step by step, a vector of A takes a load for each lane. Here the loop takes four steps at once: one
 load gives four steps of a lane, and exchanges in registers turn 16 such rows into the vectors of
 the four steps. The steps keep their order, so each lane rounds as before. Of bytes, a load gives
-eight steps.
+eight steps. Rows that lie a multiple of 4,096 bytes apart share a set of the cache, which holds the
+lines of eight rows: there a load gives the steps of a whole line, as many as a vector has lanes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import gcd
 
 from metasched.analysis.access import STEPS
+from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, select
 from metasched.codegen.chunks import loop_over_chunks
 from metasched.codegen.emit import Emitter, Lane, SerialLoop
@@ -35,6 +38,8 @@ from metasched.lower.passes.walk import walking_loads
 _LANES = (4, 8, 16, 32, 64)
 _MOST_LOADS = 4
 """The most loads whose steps wait in registers."""
+_LINE, _SETS, _WAYS = 64, 64, 8
+"""The bytes of a line, the sets, and the lines of a set of a first-level cache of 32 KiB."""
 
 
 def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) -> bool:
@@ -49,8 +54,7 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     loads = walking_loads(node, lane.var, partial(_varies, e, lane)) if ordered else []
     if not 0 < len(loads) <= _MOST_LOADS:
         return False
-    narrow = lane.lanes > STEPS and all(load.buffer.dtype.bits == 8 for load in loads)
-    size = 2 * STEPS if narrow and (known is None or known >= 2 * STEPS) else STEPS
+    size = _size(e, loads, lane, known)
     count = binary(e, FloorDiv, extent, literal(size))
     left = binary(e, Mul, count, literal(size))
     done = _enter(e, extent, size)
@@ -80,6 +84,26 @@ def emit_squares(e: Emitter, node: For, extent: Val, serial_loop: SerialLoop) ->
     if left.const is None or left.const != known:
         serial_loop(e, node, left, extent)
     return True
+
+
+def _size(e: Emitter, loads: Sequence[BufferLoad], lane: Lane, known: int | float | None) -> int:
+    """How many steps a load gives: more than four of bytes, and where the lines that hold the rows
+    of all lanes displace each other in the cache before their other steps are loaded."""
+    size = STEPS
+    if lane.lanes > STEPS and all(load.buffer.dtype.bits == 8 for load in loads):
+        size = 2 * STEPS
+    elif any(_displaced(e, load, lane) for load in loads):
+        whole = _LINE // max(load.buffer.dtype.bytes for load in loads)
+        size = max(STEPS, min(lane.lanes // len(loads), whole))
+    return size if known is None or known >= size else STEPS
+
+
+def _displaced(e: Emitter, load: BufferLoad, lane: Lane) -> bool:
+    """Whether the rows of all lanes begin in few sets of a cache of the first level."""
+    terms = linear_address(load.indices[0]).terms.items()
+    apart = gcd(*[by for atom, by in terms if _varies(e, lane, atom)]) * load.buffer.dtype.bytes
+    sets = _SETS // gcd(_SETS, apart // _LINE) if apart % _LINE == 0 else _SETS
+    return lane.lanes > _WAYS // 2 * sets
 
 
 def _varies(e: Emitter, lane: Lane, atom: Expr) -> bool:

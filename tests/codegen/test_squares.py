@@ -121,6 +121,32 @@ def test_a_load_gives_four_steps_of_a_lane(row):
     assert "gather" not in body
 
 
+@pytest.mark.parametrize(
+    ("k", "dtype", "value", "row", "size"),
+    [
+        (1024, "float32", VALUES[0], "p[j]", 16),
+        (1024, "float32", VALUES[0], "j", 16),
+        (1024, "float32", VALUES[4], "p[j]", 8),
+        (2048, "float16", VALUES[0], "j", 16),
+        (512, "float64", VALUES[0], "j", 8),
+        (256, "float32", VALUES[0], "p[j]", 4),
+        (1000, "float32", VALUES[0], "j", 4),
+    ],
+)
+def test_a_load_gives_a_whole_line_of_rows_that_share_a_set_of_the_cache(
+    k, dtype, value, size, row
+):
+    """A set of the cache has 8 lines or a few more: fewer than 16 rows a multiple of 4,096 bytes
+    apart. The loads of a product of two rows share the registers."""
+    source = text(16, k, dtype, value, row, extent="m[0]", condition="j < m[1]")
+    ir = build(source).llvm_ir
+    kind = {"float16": "half", "float64": "double"}.get(dtype, "float")
+    found = re.findall(rf"load <{size} x {kind}>", ir[: ir.index("@kernel_repeat")])
+    assert len(found) >= 16
+    for steps in (3, 16, 37):
+        agree(source, *arguments(16, k, dtype, steps, 13))
+
+
 @pytest.mark.parametrize(("lanes", "size"), [(64, 8), (8, 8), (4, 4)])
 def test_a_load_of_bytes_gives_eight_steps(lanes, size):
     """Bits of bytes are packed in lanes of 64 bytes; four lanes have no square of eight."""
