@@ -78,7 +78,8 @@ def step_over_zeros(state: State, loop: LoopRV) -> None:
               that is zero unless (c * k + rest) % s == r, with c and s coprime, and s divides the
               extent; if a float factor is zero there and not the whole term, the promise
               tir.finite, and at most two factors, which are loads; for a block without init, an
-              `if` without `else` with such a condition, which reads no memory
+              `if` without `else` with such a condition, which reads no memory, and whose rest
+              only outer loops decide
     rewrite   for i, k in T.grid(8, 4): C(C[i] += T.if_then_else((i - k) % 2 == 0, A[k], 0))
               ->
               for i, k in T.grid(8, 2): C(C[i] += A[k * 2 + i % 2])
@@ -235,9 +236,12 @@ class _Tested:
         test = _tested(realize.block)
         assert test is not None
         self.parts = list(conjuncts(test.condition))
+        # where inner loops decide which iterations count, the order of iterations would change
+        inside = {n.var for n in walk_stmts(loop.body) if isinstance(n, For)}
+        late = {v for v, value in realize.bindings.items() if inside & free_vars(value)}
         for part in self.parts:
             found = _class_of(part, self.old.var, self.known)
-            if found is not None:
+            if found is not None and late.isdisjoint(free_vars(found.first)):
                 self.found = found
                 break
         else:
