@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads
@@ -43,9 +43,14 @@ def control_exprs(block: Block) -> Iterator[Expr]:
 
 def unsafe_divisors(block: Block, an: Analyzer) -> list[Expr]:
     """The divisors of integer divisions in a block that `an` does not prove to differ from zero."""
+    return perhaps_zero(walk(block), an)
+
+
+def perhaps_zero(nodes: Iterable[object], an: Analyzer) -> list[Expr]:
+    """The divisors of the integer divisions among `nodes` that may be zero; see above."""
     return [
         node.b
-        for node in walk(block)
+        for node in nodes
         if isinstance(node, (Div, Mod, FloorDiv, FloorMod))
         and node.dtype.is_int
         and not (an.prove(node.b > 0) or an.prove(node.b < 0))

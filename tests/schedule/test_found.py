@@ -671,3 +671,23 @@ def test_a_copy_inside_a_block_is_as_long_as_an_iterator_of_the_block() -> None:
     sch.reindex_cache_read("A_global_1", 0, "global", lambda i0: (i0,))
     check_transform(triangle, sch)
     check_numbers(triangle, sch.mod, compiled=True)
+
+
+@T.prim_func
+def remainders(A: T.Buffer((3, 3), "int32"), C: T.Buffer((3, 6), "int32")):
+    """The fused loops of a triangle: without an iteration where vi is zero."""
+    for i in range(3):
+        for f in range(3 * i):
+            with T.block("c"):
+                vi = T.axis.spatial(3, i)
+                vf = T.axis.spatial(6, f)
+                C[vi, vf] = A[vi, vf % vi]
+
+
+def test_a_copy_does_not_divide_by_zero_beside_the_triangle() -> None:
+    sch = Schedule(remainders)
+    step = lambda: sch.reindex("c", ("read", 0))  # noqa: E731
+    check_refused(
+        sch, step, "divides", "an index may divide by zero beside the elements of c: by v"
+    )
+    check_transform(remainders, sch)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from metasched.analysis.access import accesses
-from metasched.analysis.added import in_bounds
+from metasched.analysis.added import in_bounds, perhaps_zero
 from metasched.analysis.scope import Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
+from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
-from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute
+from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute, walk_exprs
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     require_root_free,
@@ -146,6 +147,7 @@ def put_stage(
         require_injective(state, realize, where, covered, target.name)
     require_injective(state, realize, new, covered, cache.name)
     analyzer = Analyzer(known_ranges(state, realize))
+    _require_no_zero_divisor(state, realize, [*where, *new], analyzer)
     missing = in_bounds(where, target.whole().region, analyzer)
     declared = scope_bounds(scope, target, f"{side}s")
     missing = logical_and(missing, in_bounds(where, declared, analyzer.assume(missing)))
@@ -170,9 +172,19 @@ def put_stage(
         loops=[taken[v.var] for v in covered],
     )
     edits = [edit.wrap(realize, lambda s: _redirected(s, target, cache, old, new)), *place(nested)]
-    edits.append(edit.wrap(scope.block, with_buffers(cache)))
-    state.commit(*edits)
+    state.commit(*edits, edit.wrap(scope.block, with_buffers(cache)))
     return state.new_block(made.token)
+
+
+def _require_no_zero_divisor(
+    state: State, realize: BlockRealize, indices: Sequence[Expr], an: Analyzer
+) -> None:
+    """Refuse indices that divide by zero at elements of the copy which the block does not touch."""
+    iters = {v.var for v in realize.block.iter_vars}
+    for divisor in perhaps_zero((n for i in indices for n in walk_exprs(i)), an):
+        if not iters.isdisjoint(free_vars(divisor)):
+            what = f"may divide by zero beside the elements of {realize.block.name}"
+            raise state.error("divides", f"an index {what}: by {show_expr(divisor)}", realize)
 
 
 def refuse_in_place(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
