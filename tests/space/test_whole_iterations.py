@@ -182,12 +182,14 @@ def test_the_space_offers_whole_iterations(func: PrimFunc, base: int) -> None:
     found = generator.generate(func, TARGET)
     assert not generator.failures
     (space,) = [s for s in found if any("whole_iterations" in e.values for e in s.entries)]
-    seen = set()
+    seen, kinds = set(), set()
     for seed in range(4):
         sch = draw(func, space, seed)
         seen |= _lanes(sch)
+        kinds |= {s.kind for s in walk_stmts(sch.func.body) if isinstance(s, For)}
         check_numbers(func, sch.mod, compiled=True)
     assert seen <= {base, 2 * base, 4 * base} and len(seen) > 1
+    assert ForKind.PARALLEL in kinds
 
 
 def _sparse(func: PrimFunc) -> list[np.ndarray]:

@@ -17,6 +17,7 @@ from metasched.lower.passes.lane_loops import MOST_LANES
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import steps
+from metasched.space.modules.whole_iterations import STRUCTURE
 from metasched.space.own_loops import has_own_loops, lanes_of
 from metasched.space.strides import gathers, has_vectors, has_walks
 from metasched.space.tiling import choice
@@ -76,9 +77,12 @@ class ParallelVectorizeUnroll:
         return [sch]
 
     def _root(self, sch: Schedule, root: BlockRV, realize: BlockRealize) -> None:
-        open_ones = [r for r in blocks_of(realize.block.body) if not has_loop_kinds(sch, r)]
+        blocks = list(blocks_of(realize.block.body))
+        open_ones = [r for r in blocks if not has_loop_kinds(sch, r)]
         notes = realize.block.annotations
-        serial = [r for r in open_ones if ForKind.PARALLEL not in _kinds(sch, r)]
+        whole = [r for r in blocks if r.block.annotations.get(TILED) == STRUCTURE]
+        # whole iterations in lanes have no threads yet
+        serial = [r for r in (*open_ones, *whole) if ForKind.PARALLEL not in _kinds(sch, r)]
         if serial and self.jobs_per_core and PARALLEL not in notes:
             jobs = [self.cores * j for j in self.jobs_per_core]
             if max(steps(_own_nest(sch, r)) for r in serial) <= self.serial:
