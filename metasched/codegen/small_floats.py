@@ -82,7 +82,8 @@ def _to_bfloat(e: Emitter, value: Val) -> Val:
     up = step("add", bits, step("add", odd, 0x7FFF))
     cut = step.to("bitcast", step("and", up, 0xFFFF0000), value.dtype)
     nan = e.pure(f"fcmp uno {value.typed}, {value.text}", BOOL, value.lanes, value)
-    return step.select(nan, literal(float("nan"), value.dtype, value.lanes), cut)
+    quiet = step.to("bitcast", step("or", step("and", bits, _SIGN), _NAN), value.dtype)
+    return step.select(nan, quiet, cut)
 
 
 def _by_instruction(e: Emitter, value: Val) -> Val:
@@ -132,7 +133,8 @@ def widened(e: Emitter, value: Val) -> Val:
         return step.to("fpext", step.to("bitcast", upper, _HALF), dtype)
     moved = step("and", step("shl", step.to("sext", stored, _U16), 7), 0xBFFF)
     nan = step.test("eq", step("and", stored, 0x7F), 0x7F)
-    half = step.to("bitcast", step.select(nan, 0x7FFF, moved), _HALF)
+    quiet = step("or", moved, 0x7E00)
+    half = step.to("bitcast", step.select(nan, quiet, moved), _HALF)
     return step("fmul", step.to("fpext", half, dtype), 256.0)
 
 

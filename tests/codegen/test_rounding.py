@@ -68,6 +68,30 @@ def test_floats_of_8_bits_are_rounded_to_even(kind, loop):
     np.testing.assert_array_equal(out.view(np.uint8)[number], want.view(np.uint8)[number])
 
 
+SIGNS = """
+@T.prim_func
+def main(A: T.Buffer((8,), "{kind}"), W: T.Buffer((8,), "float32"),
+         B: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for i in T.{loop}(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = T.copysign(T.float32(2), T.Cast("float32", A[vi]))
+            C[vi] = T.copysign(T.float32(2), T.Cast("float32", T.Cast("{kind}", W[vi])))
+"""
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_not_a_number_keeps_its_sign(kind, loop):
+    signs = [2, -2, 2, -2, -2, 2, 2, -2]
+    nan = np.copysign(np.full(8, np.nan, np.float32), np.float32(signs))
+    with np.errstate(invalid="ignore"):
+        a = nan.astype(DType(kind).numpy)
+    loaded, rounded = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    assert call(build(SIGNS.format(kind=kind, loop=loop)), a, nan, loaded, rounded) == 0
+    assert loaded.tolist() == rounded.tolist() == signs
+
+
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
 def test_each_float_of_8_bits_is_widened(kind, loop):
