@@ -144,6 +144,7 @@ def prior(pytestconfig, monkeypatch):
         monkeypatch.setattr(parts, "every_shipped", lambda *_: [path])
 
 
+@pytest.mark.filterwarnings("ignore:.*gave no results within")
 def test_autoschedule(group, make, results, prior, pytestconfig, request, tell, quick, tmp_path):
     trials = 4 if quick else pytestconfig.getoption("--trials")
     made = make()
