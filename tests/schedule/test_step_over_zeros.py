@@ -204,6 +204,25 @@ def f(a: T.handle, C: T.Buffer((8,), "int32")):
     )
 
 
+def test_a_reduce_iterator_that_starts_elsewhere() -> None:
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((16,), "int32"), C: T.Buffer((8,), "int32")):
+    for y in range(8):
+        for i in range(2, 8):
+            with T.block("C"):
+                vy = T.axis.spatial(8, y)
+                vi = T.axis.reduce((2, 8), i)
+                with T.init():
+                    C[vy] = 0
+                C[vy] = C[vy] + T.if_then_else((vy + vi) % 2 == 0, A[vy + vi], 0)
+""")
+    sch = Schedule(func)
+    i = sch.get_loops("C")[1]
+    message = "vi of C does not run from zero to a constant"
+    check_refused(sch, lambda: sch.step_over_zeros(i), "no-limit", message)
+
+
 def test_a_loop_inside_that_ends_at_the_iterator() -> None:
     func = parse("""
 @T.prim_func
