@@ -39,7 +39,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.operators import users_code
 from metasched.ir.stmt import IterVar, Stmt
 from metasched.ir.visit import substitute, substitute_buffers, walk_exprs
-from metasched.script.builder import lookup, max_value, min_value, pair, typed
+from metasched.script.builder import cast_word, lookup, max_value, min_value, pair, typed
 
 
 class ReduceAxis(Var):
@@ -88,6 +88,11 @@ class Tensor(Buffer):
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _whole
     __rtruediv__ = __floordiv__ = __mod__ = __neg__ = _whole
+
+
+def const(value: float, dtype: str | None = None) -> Expr:
+    """A number of a type; None takes int32, float32 or bool, by the number's type in Python."""
+    return typed(value) if dtype is None else cast_word(value, dtype)
 
 
 def var(name: str = "n", dtype: str = "int32") -> Var:

@@ -39,6 +39,20 @@ def product(n=5, m=6, k=7, dtype="float32"):
     return A, B, te.compute((n, m), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
 
 
+def test_numbers_of_a_type():
+    assert [str(te.const(x).dtype) for x in (1, 1.0, True)] == ["int32", "float32", "bool"]
+    assert [te.const(2, t).dtype for t in ("int8", "float16", "float64")] == [
+        "int8", "float16", "float64",
+    ]  # fmt: skip
+    A = te.placeholder((4, 4), "float32", "A")
+    one, zero = te.const(1, "float32"), te.const(0.0)
+    B = te.compute((4, 4), lambda i, j: A[i, j] * te.Select(te.all(i == 1, j < 2), one, zero), "B")
+    given = numbers(4, 4)
+    want = np.zeros((4, 4), "float32")
+    want[1, :2] = given[1, :2]
+    np.testing.assert_array_equal(computes(te.create_prim_func([A, B]), given), want)
+
+
 def test_a_product_is_the_script_of_it():
     @T.prim_func
     def script(
