@@ -104,7 +104,7 @@ class SpaceGenerator:
         for module in self.modules:
             # On a busy machine a built-in module may take seconds, which is no fault of it.
             with apart(f"schedule module {module.name}", patient=is_built_in(module)):
-                most = _most(found[-1])
+                most = _most(found[-1])  # the last alternative is divided the most
                 share = -(-most // len(found))  # more would be thinned out below
                 parts = [self._visit(module, sch, share) for sch in found]
                 found = thinned([after for part in parts for after in part], most)

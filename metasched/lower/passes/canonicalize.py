@@ -27,7 +27,11 @@ def canonicalize_loops(func: PrimFunc) -> PrimFunc:
 
 
 def _unnamed(stmt: Stmt) -> Stmt:
-    """A statement with indices in place of the variables that name them."""
+    """A statement with indices in place of the variables that name them.
+
+    Outermost first, unlike `transform`: an index over named indices grows with each name, until it
+    is too long to take the place of its own name.
+    """
     while isinstance(stmt, LetStmt) and _is_index(stmt.value):
         stmt = substitute(stmt.body, {stmt.var: stmt.value})
     stmts = [_unnamed(s) for s in stmt.stmts]

@@ -30,31 +30,33 @@ class StepOverZeros:
     """Offer a sum over the terms that a remainder does not make zero, or a statement at the
     iterations that a remainder picks, beside the unchanged program.
 
-    A statement that still has vectors is not offered at other iterations, too."""
+    A statement that still has vectors then replaces the unchanged program.
+    """
 
     @property
     def name(self) -> str:
         return "step_over_zeros"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        whole = sch.get(block).init is not None
-        if whole and not tileable(sch, block, reuse=False):
+        sums = sch.get(block).init is not None
+        if sums and not tileable(sch, block, reuse=False):
             return [sch]
         variant, stepped = sch.copy(), False
-        kinds = axes(variant, block) if whole else []
-        loops = (
-            [axis.loop for axis in kinds if not axis.spatial] if whole else _tested(variant, block)
-        )
-        for loop in loops:
+        for loop in _summed(variant, block) if sums else _tested(variant, block):
             steps = len(variant.trace)
             try:
                 variant.step_over_zeros(loop)
                 stepped = True
             except ScheduleError:
                 undo_to(variant, steps)
-        if stepped and not whole and has_vectors(variant.get(block)):
+        if stepped and not sums and has_vectors(variant.get(block)):
             return [variant]  # the same statement fewer times
         return [variant, sch] if stepped else [sch]
+
+
+def _summed(sch: Schedule, block: BlockRV) -> list[LoopRV]:
+    """The loops over the terms of a sum."""
+    return [axis.loop for axis in axes(sch, block) if not axis.spatial]
 
 
 def _tested(sch: Schedule, block: BlockRV) -> list[LoopRV]:
