@@ -17,6 +17,8 @@ from metasched.script import parse
 from metasched.target import Target
 
 NATIVE = Target.native()
+WIDE = Target.of("llvm -mcpu=x86-64-v4 -mtriple=x86_64-linux-gnu")
+"""Vectors of 512 bits with masks, to read the code of a program that does not run here."""
 _C_TYPES = {
     "float32": ctypes.c_float, "float64": ctypes.c_double, "bool": ctypes.c_uint8,
     "float16": ctypes.c_uint16, "bfloat16": ctypes.c_uint16,

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, call, integers
+from codegen.kernels import WIDE, agree, build, call, integers
 from codegen.test_interleaved import text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ def test_nothing_outside_of_the_rows_is_read(where, stride, starts):
 
 
 def test_columns_of_a_row_share_a_load_for_each_lane():
-    ir = build(text(16, 9, list(range(9)))).llvm_ir
+    ir = build(text(16, 9, list(range(9))), target=WIDE).llvm_ir
     body = ir[: ir.index("@kernel_repeat")]
     assert "load float" not in body
     assert len(set(re.findall(r"load <\d+ x float>, ptr (%\w+)", body))) <= 32

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, integers
+from codegen.kernels import WIDE, agree, build, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,7 +132,7 @@ def test_several_results_and_gathers_are_those_of_one_iteration_after_another(na
 @pytest.mark.parametrize("name", PAIRS)
 def test_several_results_and_gathers_run_in_lanes(name):
     assert vectors(together(name)) > 0
-    code = build(together("gathers")).llvm_ir
+    code = build(together("gathers"), target=WIDE).llvm_ir
     assert code.count("call <16 x float> @llvm.masked.gather") == 2  # whole vectors, and the rest
 
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from codegen.kernels import agree, build, call, integers, program
+from codegen.kernels import NATIVE, WIDE, agree, build, call, integers, program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +139,7 @@ def test_a_load_gives_a_whole_line_of_rows_that_share_a_set_of_the_cache(
     """A set of the cache has 8 lines or a few more: fewer than 16 rows a multiple of 4,096 bytes
     apart. The loads of a product of two rows share the registers."""
     source = text(16, k, dtype, value, row, extent="m[0]", condition="j < m[1]")
-    ir = build(source).llvm_ir
+    ir = build(source, target=WIDE).llvm_ir
     kind = {"float16": "half", "float64": "double"}.get(dtype, "float")
     found = re.findall(rf"load <{size} x {kind}>", ir[: ir.index("@kernel_repeat")])
     assert len(found) >= 16
@@ -151,7 +151,7 @@ def test_a_load_gives_a_whole_line_of_rows_that_share_a_set_of_the_cache(
 def test_a_load_of_bytes_gives_eight_steps(lanes, size):
     """Bits of bytes are packed in lanes of 64 bytes; four lanes have no square of eight."""
     source = text(lanes, 24, "uint8", "B[j] * T.uint8(2) + A[{row}, k]")
-    ir = build(source).llvm_ir
+    ir = build(source, target=WIDE).llvm_ir
     rows = re.findall(rf"load <{size} x i8>", ir[: ir.index("@kernel_repeat")])
     assert len(rows) - lanes in (0, 1)  # one more is B
     agree(source, *arguments(lanes, 24, "uint8", 24, lanes))
@@ -184,10 +184,11 @@ def main(A: T.Buffer((40, 16), "float32"), p: T.Buffer((16,), "int32")):
 
 def test_rows_in_memory_that_the_lanes_write_through_a_pointer_are_loaded_step_by_step():
     """V lies in A: a later step loads what an earlier step of another lane stored."""
-    text = """
+    lanes = NATIVE.vector_bits // 32
+    text = f"""
 @T.prim_func
-def main(A: T.Buffer((2048,), "float32"), S: T.Buffer((16,), "float32")):
-    for j in T.vectorized(16):
+def main(A: T.Buffer((2048,), "float32"), S: T.Buffer(({lanes},), "float32")):
+    for j in T.vectorized({lanes}):
         for k in range(64):
             S[j] = S[j] + A[j * 64 + k]
 """
@@ -199,6 +200,6 @@ def main(A: T.Buffer((2048,), "float32"), S: T.Buffer((16,), "float32")):
     got = np.arange(2048, dtype="float32")
     want = got.copy()
     for k in range(64):
-        want[1:17] = [want[1 + j] + want[j * 64 + k] for j in range(16)]
+        want[1 : 1 + lanes] = [want[1 + j] + want[j * 64 + k] for j in range(lanes)]
     call(build(PrimFunc((a,), body, func.attrs)), got)
     assert np.array_equal(got, want)
