@@ -67,14 +67,14 @@ class Buffer:
             object.__setattr__(self, "elem_offset", None)
         if self.align < 1 or self.offset_factor < 1:  # scripts write the default for these
             given = f"align={self.align}, offset_factor={self.offset_factor}"
-            raise ValueError(f"buffer {self.name}: {given}, they count from 1")
+            raise ValueError(f"{given} of {self.name} count from 1")
         sizes = [as_int(extent) for extent in self.shape]
         if any((size or 0) < 0 for size in sizes):
             given = ", ".join(str(as_int(s)) if as_int(s) is not None else repr(s)
                               for s in self.shape)  # fmt: skip
-            raise ValueError(f"buffer {self.name} has the shape ({given}), extents start at 0")
+            raise ValueError(f"the shape of {self.name} is ({given}), extents start at 0")
         if (count := math.prod(1 if size is None else size for size in sizes)) >= 1 << 63:
-            raise ValueError(f"buffer {self.name} has {count} elements, more than 64 bits count")
+            raise ValueError(f"{self.name} has {count} elements, more than 64 bits count")
 
     @staticmethod
     def of(

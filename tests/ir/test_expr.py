@@ -237,7 +237,7 @@ def test_row_major_strides():
 @pytest.mark.parametrize("given", [{"align": 0}, {"offset_factor": 0}])
 def test_an_alignment_of_zero_is_refused(given) -> None:
     """In a script 0 stands for the default, so that such a buffer would not read back as itself."""
-    with pytest.raises(ValueError, match="buffer A: .* count from 1"):
+    with pytest.raises(ValueError, match="of A count from 1"):
         Buffer.of("A", (4,), **given)
 
 
