@@ -188,6 +188,10 @@ class _Package(types.ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 
+# Each variable of a script that is set once nests what follows it, and scripts set hundreds. More
+# calls than this might overflow a stack of 8 MiB.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 3000))
+
 # In a checkout, the folders `intrinsics`, `traces` and `workloads` stand beside the package.
 _HERE = os.path.dirname(os.path.abspath(__file__))
 if not os.path.isdir(os.path.join(_HERE, "workloads")):

@@ -6,6 +6,7 @@ fast.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,16 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )
-from metasched.ir.verify_rules import BUFFERS, BY_KIND, DEFINED, HIDDEN, RULES, Rule, WalkState
+from metasched.ir.verify_rules import (
+    BUFFERS,
+    BY_KIND,
+    DEFINED,
+    HIDDEN,
+    NESTED,
+    RULES,
+    Rule,
+    WalkState,
+)
 
 __all__ = ["RULES", "verify"]
 
@@ -80,6 +90,9 @@ def _error(at: WalkState, entry: Rule, node: Any, complaint: str) -> VerifyError
 
 def _visit(at: WalkState, stmt: Stmt) -> None:
     at.stack.append(stmt)
+    if len(at.stack) > (most := sys.getrecursionlimit() // 4):
+        text = f"more than {most} statements nest, each variable that is set once with what follows"
+        raise _error(at, NESTED, stmt, text)
     if not isinstance(stmt, Block):
         _uses(at, stmt)
     _apply(at, stmt)

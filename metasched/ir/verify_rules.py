@@ -105,6 +105,8 @@ HIDDEN = walk_rule(
     "the shapes of a block's buffers (in a schedule all of it) mention no loop variable around it",
 )
 
+NESTED = walk_rule("nested-deep", "statements nest a quarter as deep as Python calls may, or less")
+
 
 @rule(
     "unique-variable",

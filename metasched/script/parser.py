@@ -39,6 +39,13 @@ class FunctionReader(BodyReader):
 
     def function(self, node: ast.FunctionDef, *, private: bool, s_tir: bool) -> PrimFunc:
         """A whole function; without `s_tir` no root block is put around the body."""
+        try:
+            return self._function(node, private=private, s_tir=s_tir)
+        except RecursionError:
+            self.fail(node, "the statements nest too deeply: each variable that is set once nests "
+                      "what follows", "keep values in a buffer")  # fmt: skip
+
+    def _function(self, node: ast.FunctionDef, *, private: bool, s_tir: bool) -> PrimFunc:
         if s_tir:
             self.implicit = BlockDraft("root")
             self.drafts.append(self.implicit)

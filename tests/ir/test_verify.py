@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -52,6 +53,14 @@ def copy_block(**changes):
         (BufferRegion.point(B, [v]),), BufferStore(B, A[v], (v,)),
     )  # fmt: skip
     return evolve(block, **changes)
+
+
+def chain(length):
+    """Variables, each inside of the one before."""
+    body = NOTHING
+    for n in range(length):
+        body = LetStmt(Var(f"x{n}"), ZERO, body)
+    return body
 
 
 def over(block, binding=i, predicate=TRUE):
@@ -118,6 +127,7 @@ BROKEN = {
     "declared-reads": lambda: root(over(copy_block(reads=()))),
     "declared-writes": lambda: root(over(copy_block(writes=()))),
     "inside-regions": lambda: root(over(copy_block(body=BufferStore(B, A[v + 1], (v,))))),
+    "nested-deep": lambda: root(chain(sys.getrecursionlimit() // 4)),
 }
 
 
@@ -151,6 +161,7 @@ def test_each_rule_is_enforced(slug):
             "break has no loop to act on",
         ),
         (lambda: root(IfThenElse(i < 3, NOTHING)), "variable i is not in scope"),
+        (BROKEN["nested-deep"], "more than [0-9]+ statements nest, each variable that is set once"),
     ],
 )
 def test_messages(build, message):

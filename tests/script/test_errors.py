@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from metasched.errors import ParseError
+from metasched.runtime.build import build
 from metasched.script import ir as I
 from metasched.script import parse
 from metasched.script import tir as T
@@ -142,7 +143,9 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("with T.block('b'):\n    B = T.match_buffer(A[0:4, 0:4], (4, 4), 'int32')", 2,
      "T.match_buffer(A[0:4, 0:4], (4, 4), 'int32')", "a matched buffer has the type of its source"),
     ("B = T.alloc_buffer((1 << 62, 2))", 1, "T.alloc_buffer((1 << 62, 2))",
-     "9223372036854775808 elements, more than 64 bits count"),
+     "buffer has 9223372036854775808 elements, more than 64 bits count"),
+    ("B = T.alloc_buffer((-1,))", 1, "T.alloc_buffer((-1,))",
+     "the shape of buffer is (-1), extents start at 0"),
     ("B = T.alloc_buffer((4,), 'int33')", 1, "T.alloc_buffer((4,), 'int33')", "not a data type"),
     ("B = T.alloc_buffer(('n',))", 1, "T.alloc_buffer(('n',))", "declare n = T.int32()"),
     ("B = T.decl_buffer((4,), data=3)", 1, "T.decl_buffer((4,), data=3)", "data= is A.data of"),
@@ -306,3 +309,18 @@ def test_len_of_a_buffer_is_its_first_extent():
             A[i, 0] = A[i, 0] * 2.0
 
     assert "for i in range(7)" in double.script()
+
+
+def test_statements_that_nest_too_deeply():
+    """Each variable nests what follows it: 700 are read and compiled, 4,000 are refused."""
+
+    def text(count: int) -> str:
+        lines = [f"    x{n} = x{n - 1} + 1\n" for n in range(1, count)]
+        head = "@T.prim_func\ndef f(A: T.Buffer((1,), 'int32')):\n    x0 = A[0]\n"
+        return f"{head}{''.join(lines)}    A[0] = x{count - 1}\n"
+
+    out = np.array([5], "int32")
+    build(parse(text(700)))(out)
+    assert out == [704]
+    with pytest.raises(ParseError, match="nest too deeply: each variable that is set once"):
+        parse(text(4000))
