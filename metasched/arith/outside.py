@@ -38,6 +38,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
+from metasched.ir.verify import verify
 from metasched.ir.visit import walk, walk_stmts, walk_under
 
 _LEAVING = (Break, Continue, Return)
@@ -59,6 +60,19 @@ class Outside:
     hint: str
     access: BufferLoad | BufferRegion | None
     stack: tuple[Stmt, ...]
+
+
+def require_well_formed(func: PrimFunc) -> None:
+    """Verify a function, unless this object was verified before.
+
+    Raises VerifyError for a broken rule of `ir.verify`, or for an access that is certainly outside.
+    """
+    known = func.body.facts.get("well_formed", ())
+    parts = (func.params, func.attrs, func.ret_type)
+    if not known or any(a is not b for a, b in zip(known, parts, strict=True)):
+        verify(func)
+        require_inside(func)
+        func.body.facts["well_formed"] = parts
 
 
 def require_inside(source: PrimFunc | IRModule) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, overload, runtime_checkable
 
-from metasched.arith.outside import require_inside
+from metasched.arith.outside import require_well_formed
 from metasched.errors import BuildError, LowerError, TargetError, shown_at_caller
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.lower.pipeline import lower_and_show, to_stderr
@@ -100,8 +100,8 @@ def build(
         A Kernel; for a module of several functions a KernelModule of kernels by name.
 
     Raises LowerError and BuildError for a program that cannot be compiled, TargetError for a
-    target whose code cannot run here, and VerifyError for a program with an access that is
-    certainly outside its buffer.
+    target whose code cannot run here, and VerifyError for a program that breaks a rule of
+    `ir.verify`, or has an access that is certainly outside its buffer.
     """
     machine = Target.of(target)
     machine.require_here()
@@ -164,11 +164,12 @@ def export(
 
 
 def _checked(source: Any) -> IRModule:
-    """The module of a source, with functions, none of which certainly leaves a buffer."""
+    """The module of a source, with functions, each of which is well formed."""
     module = _module(source)
     if not module:
         raise BuildError("the module has no functions")
-    require_inside(module)
+    for func in module.values():
+        require_well_formed(func)
     return module
 
 

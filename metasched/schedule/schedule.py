@@ -12,12 +12,11 @@ from metasched import config
 from metasched.analysis.begun import begin_reductions
 from metasched.analysis.block import is_output
 from metasched.analysis.closing import close_blocks
-from metasched.arith.outside import require_inside
+from metasched.arith.outside import require_well_formed
 from metasched.errors import ScheduleError, TraceError, brief
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, For
-from metasched.ir.verify import verify
 from metasched.ir.visit import fresh_copy, map_body
 from metasched.schedule.constraint import solve
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
@@ -38,16 +37,6 @@ from metasched.schedule.trace import Trace
 from metasched.tvm_names import SCHEDULE, SCHEDULE_WORDS, answered, hint
 
 _RETRIES = 4  # replayed solutions of a constraint before it counts as unsatisfiable
-
-
-def _verify_once(func: PrimFunc) -> None:
-    """Verify a function, unless this object was verified before."""
-    known = func.body.facts.get("well_formed", ())
-    parts = (func.params, func.attrs, func.ret_type)
-    if not known or any(a is not b for a, b in zip(known, parts, strict=True)):
-        verify(func)
-        require_inside(func)
-        func.body.facts["well_formed"] = parts
 
 
 def _apart(module: IRModule) -> IRModule:
@@ -90,7 +79,7 @@ class Schedule(Methods):
     ) -> None:
         module = _apart(IRModule.of(mod))
         for name, func in module.items():
-            _verify_once(func)
+            require_well_formed(func)
             module = module.with_func(name, numbered_blocks(begin_reductions(close_blocks(func))))
         if seed is not None and not isinstance(seed, Integral):
             raise ScheduleError("Schedule", "bad-seed", f"seed is {brief(seed)}, not an integer")

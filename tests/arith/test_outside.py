@@ -189,6 +189,15 @@ def test_other_programs_are_refused_by_every_entrance() -> None:
         assert caught.value.rule == "index-in-bounds"
 
 
+def test_rules_of_programs_are_enforced_by_every_entrance() -> None:
+    body = "for i in range(4):\n    with T.block('b'):\n        v = T.axis.spatial(4, M[i])\n"
+    params = 'A: T.Buffer((8,)), M: T.Buffer((4,), "bool")'
+    func = read(f"{body}        A[v] = 1.0", params)
+    for enter in (ms.Schedule, ms.build, ms.autoschedule):
+        with pytest.raises(VerifyError, match="iterator v is int32, its binding bool"):
+            enter(func)  # type: ignore[operator]
+
+
 def random_index(rng: random.Random, variables: list[str]) -> str:
     terms = [f"{rng.choice((1, 1, 2, -1))} * {v}" for v in variables if rng.random() < 0.7]
     text = " + ".join([*terms, str(rng.randint(-2, 4))])
