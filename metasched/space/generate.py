@@ -30,7 +30,8 @@ from metasched.target import Target
 from metasched.watch import is_built_in
 
 MAX_SPACES, MIN_SPACES, NESTS = 32, 8, 256
-"""The most design spaces of one program; of more alternatives, evenly spread ones are kept.
+"""The most design spaces of one program; of more alternatives, evenly spread ones are kept,
+first those where a module does the same with all blocks.
 
 A program of many blocks has fewer, down to `MIN_SPACES`: all spaces together hold at most `NESTS`
 blocks then, as the time for a space grows with its blocks.
@@ -38,6 +39,8 @@ blocks then, as the time for a space grows with its blocks.
 
 
 Source: TypeAlias = "PrimFunc | IRModule | Mapping[str, PrimFunc]"
+Picked: TypeAlias = tuple[Schedule, tuple[int, ...]]
+"""A schedule, and which alternative a module took on each block where it offered several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +110,24 @@ class SpaceGenerator:
                 most = _most(found[-1])  # the last alternative is divided the most
                 share = -(-most // len(found))  # more would be thinned out below
                 parts = [self._visit(module, sch, share) for sch in found]
-                found = thinned([after for part in parts for after in part], most)
+                found = [sch for sch, _ in _alike([a for part in parts for a in part], most)]
         self.notes[:] = reasons(written, found)
         return _distinct(found)
 
-    def _visit(self, module: Module, sch: Schedule, most: int) -> list[Schedule]:
+    def _visit(self, module: Module, sch: Schedule, most: int) -> list[Picked]:
         """Run a module on every block, the last consumer first, the root last.
 
         After each block, at most `most` of the alternatives go on.
         """
-        found = [sch]
+        found: list[Picked] = [(sch, ())]
         for name in list(sch.mod.functions):
             for token in visit_order(sch.mod[name].body):
-                parts = [self._apply(module, before, name, token) for before in found]
-                found = thinned([after for part in parts for after in part], most)
+                grown: list[Picked] = []
+                for before, picks in found:
+                    made = self._apply(module, before, name, token)
+                    several = len(made) > 1
+                    grown += [(a, (*picks, n) if several else picks) for n, a in enumerate(made)]
+                found = _alike(grown, most)
         return found
 
     def _apply(self, module: Module, sch: Schedule, func: str, token: BlockToken) -> list[Schedule]:
@@ -339,6 +346,15 @@ def thinned(found: Sequence[Item], most: int = MAX_SPACES) -> list[Item]:
     if len(found) <= most:
         return list(found)
     return [found[i * len(found) // most] for i in range(most)]
+
+
+def _alike(found: Sequence[Picked], most: int) -> list[Picked]:
+    """At most `most` of the alternatives found: first where a module does the same with all blocks,
+    as with the matrix products of a network, then others, spread evenly."""
+    alike = [n for n, (_, picks) in enumerate(found) if len(set(picks)) < 2]
+    others = [n for n, (_, picks) in enumerate(found) if len(set(picks)) > 1]
+    kept = thinned(alike, most)
+    return [found[n] for n in sorted([*kept, *thinned(others, most - len(kept))])]
 
 
 def _most(sch: Schedule) -> int:

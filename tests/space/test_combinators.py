@@ -119,6 +119,16 @@ def test_alternatives_multiply_up_to_a_limit():
     assert 0 < len(many) <= MAX_SPACES
 
 
+def test_the_same_choice_for_all_blocks_is_kept():
+    """Of 3 ** 5 alternatives, one with the same note on every block, for each note."""
+    three = choose(note("a"), note("b"), note("c"))
+    found = SpaceGenerator((three,)).generate(tiny("sfm"))
+    texts = [trace.to_json() for trace in found]
+    assert len(found) == MAX_SPACES
+    for mark in "abc":
+        assert any(text.count(f'"{mark}"') == 5 for text in texts)
+
+
 def test_no_more_blocks_are_visited_than_alternatives_are_kept():
     """Each of 32 alternatives would visit up to 32 more at each block, to be thinned out."""
     two, visits = choose(note("a"), note("b")), []
