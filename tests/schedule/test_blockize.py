@@ -6,6 +6,7 @@ import pytest
 from oracle import check_refused, check_transform
 
 from metasched.ir.equal import assert_structural_equal
+from metasched.ir.stmt import IterKind
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.script import tir as T
@@ -185,6 +186,35 @@ def test_several_blocks():
     sch.blockize([c, b])
     assert_structural_equal(sch.mod["main"], stages_blocks)
     check_transform(stages, sch)
+
+
+def test_an_iterator_that_is_opaque_in_one_of_several_blocks():
+    """Both orders: the loop over time is an opaque iterator of the new block."""
+
+    @T.prim_func
+    def sums(
+        A: T.Buffer((3, 8), "int32"), B: T.Buffer((8,), "int32"), C: T.Buffer((3, 8), "int32")
+    ):
+        for t in range(3):
+            for i in range(8):
+                with T.block("B"):
+                    vt, vi = T.axis.opaque(3, t), T.axis.spatial(8, i)
+                    B[vi] = B[vi] + A[vt, vi]
+            for i in range(8):
+                with T.block("C"):
+                    vt, vi = T.axis.remap("SS", [t, i])
+                    C[vt, vi] = B[vi] * 2
+            for i in range(8):
+                with T.block("D"):
+                    vt, vi = T.axis.opaque(3, t), T.axis.spatial(8, i)
+                    B[vi] = B[vi] - A[vt, vi]
+
+    for names in (["B", "C", "D"], ["B", "C"], ["C", "D"]):
+        sch = Schedule(sums, seed=0)
+        outer = sch.blockize(names)
+        kinds = {v.dom.extent.value: v.kind for v in sch.get(outer).iter_vars}
+        assert kinds[3] is IterKind.OPAQUE
+        check_transform(sums, sch)
 
 
 def test_a_list_of_names_and_a_single_block():

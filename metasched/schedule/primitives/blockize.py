@@ -51,13 +51,14 @@ def blockize(
 
     The loops above become the bindings of the new block, which is returned. Its name is `<name>_o`,
     or `outer_<names>_o` for several blocks. The loops below stay inside the new block. The given
-    blocks keep their handles. The init of a reduction moves to the new block.
+    blocks keep their handles. The init of a reduction moves to the new block. Of several blocks, an
+    iterator that is opaque in one is opaque in the new block.
 
     requires  for a loop: exactly one block below, under a chain of loops whose bounds use no loop
               above the chain; bindings that divide into a part over the outer loops and a part over
               the inner loops; a block with init must be a reduction that no inner loop repeats.
               for several blocks: they follow each other, their parts over the outer loops have
-              equal kinds and conditions, and no block reduces over an outer loop
+              equal conditions, and no block reduces over an outer loop
     rewrite   for i, j in T.grid(8, 16): B(vi = i * 16 + j)
               ->
               for i in range(8): B_o(vio = i: for j in range(16): B(vi_i = j))
@@ -209,7 +210,8 @@ def _part_of(state: State, realize: BlockRealize, top: Stmt, preserve: bool) -> 
         )
     part = divided(state, realize, top, tuple(loops), preserve)
     for iter_var in part.iters:
-        if iter_var.kind is not IterKind.SPATIAL and as_int(iter_var.dom.extent) != 1:
+        combines = iter_var.kind not in (IterKind.SPATIAL, IterKind.OPAQUE)
+        if combines and as_int(iter_var.dom.extent) != 1:
             raise state.error(
                 "outer-reduction",
                 f"{realize.block.name} reduces over a loop outside the new block",
@@ -224,14 +226,17 @@ def _share(state: State, part: Part, iters: list[IterVar], bindings: list[Expr])
     values: dict[Var, Expr] = {}
     for mine, value in zip(part.iters, part.bindings, strict=True):
         unit = as_int(mine.dom.extent) == 1  # the only value, whatever the binding is called
+        kind = IterKind.SPATIAL if unit else mine.kind
         found = next(
             (k for k in free if (unit or bindings[k] is value) and _same(iters[k], mine)), None
         )
         if found is None:
-            iters.append(IterVar(mine.var, mine.dom, IterKind.SPATIAL))
+            iters.append(IterVar(mine.var, mine.dom, kind))
             bindings.append(value)
             continue
         free.remove(found)
+        if kind is IterKind.OPAQUE:
+            iters[found] = IterVar(iters[found].var, iters[found].dom, kind)
         values[mine.var] = iters[found].var
     if not values:
         return part
