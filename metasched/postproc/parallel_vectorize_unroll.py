@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from metasched.analysis.block import AUTO_TENSORIZE, is_leaf
 from metasched.analysis.scope import Scope
 from metasched.ir.expr import Var
-from metasched.ir.stmt import Block, BlockToken
+from metasched.ir.stmt import Block, BlockToken, ForKind
 from metasched.postproc.base import rejection
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import (
@@ -69,7 +69,7 @@ class RewriteParallelVectorizeUnroll:
                 jobs = own[token][PARALLEL]
                 spread_nest(sch, child_of(sch, token), jobs, func, cores=cores)
         if PARALLEL in root:
-            self._parallel(sch, name, func, root[PARALLEL], cores)
+            self._parallel(sch, sch.mod[name].root, func, root[PARALLEL], cores)
         for token in tokens:
             copies = own[token].get(UNROLL, root.get(UNROLL, 0))
             if copies > 1:
@@ -83,11 +83,27 @@ class RewriteParallelVectorizeUnroll:
             for key in root:
                 sch.unannotate(block, key)
 
-    def _parallel(self, sch: Schedule, name: str, func: str | None, jobs: int, cores: int) -> None:
-        """Parallelise each nest of the function; a loop is tried once, even if blocks share it."""
+    def _parallel(
+        self, sch: Schedule, scope: Block, func: str | None, jobs: int, cores: int, depth: int = 0
+    ) -> None:
+        """Parallelise each nest of a block; a loop is tried once, even if blocks share it.
+
+        Where a nest stays serial, the nests inside its block are parallelised.
+
+        Args:
+            depth: how many blocks are around the nests, the root left out.
+        """
         tried: set[Var] = set()
-        for child in list(Scope.of(sch.mod[name].root).realizes):
-            spread_nest(sch, child_of(sch, child.token), jobs, func, tried, cores)
+        for token in [child.token for child in Scope.of(scope).realizes]:
+            spread_nest(sch, child_of(sch, token), jobs, func, tried, cores, repeated=depth > 0)
+            nest = child_of(sch, token)
+            serial = ForKind.PARALLEL not in {loop.kind for loop in nest.loops}
+            if (
+                serial
+                and is_leaf(nest.block) is not None
+                and AUTO_TENSORIZE not in nest.block.annotations
+            ):
+                self._parallel(sch, nest.block, func, jobs, cores, depth + 1)
 
 
 def _scheduled(scope: Block) -> list[BlockToken]:

@@ -282,6 +282,7 @@ def spread_nest(
     func: str | None = None,
     tried: set[Var] | None = None,
     cores: int = 1,
+    repeated: bool = False,
 ) -> bool:
     """Fuse the leading loops of a block's nest that reduce nothing, until they have `jobs`
     iterations, and run the fused loop in parallel.
@@ -293,14 +294,15 @@ def spread_nest(
         tried: the variables of the loops that were tried for other blocks of the nest; the loops
             tried for this block are added.
         cores: into how many parts a loop is split that goes outside; with one, none goes.
+        repeated: whether the nest stands in a block that serial loops repeat.
 
     Returns whether a loop was made parallel; otherwise the schedule is unchanged.
     """
     seen = set[Var]() if tried is None else tried
     ranges: dict[Var, Interval] = {}
     for depth, loop in enumerate(child.loops):
-        inside = depth > 0
-        if inside and _spread_outside(sch, child, cores, depth, func):
+        inside = depth > 0 or repeated
+        if depth > 0 and _spread_outside(sch, child, cores, depth, func):
             return True
         small = steps(loop, ranges, lanes=not inside) < (SMALL_INSIDE if inside else SMALL)
         if small or loop.kind is not ForKind.SERIAL:
