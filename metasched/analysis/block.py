@@ -350,11 +350,13 @@ def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
     as in a pooling: the spatial iterator moves the read by less than the reduction does.
     """
     child = scope.child(token)
-    return _has_reuse(child.block) or trivial_binding(child)
+    return has_reuse(child.block) or trivial_binding(child)
 
 
 @fact
-def _has_reuse(block: Block) -> Failure | None:
+def has_reuse(block: Block) -> Failure | None:
+    """Whether a block reuses data, whatever loops are above it (`needs_multi_level_tiling`)."""
+
     def no(slug: str, why: str) -> Failure:
         return Failure(slug, f"block {block.name} {why}", block)
 

@@ -53,6 +53,7 @@ from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.separate_windows import SeparateWindows
+from metasched.space.modules.step_blocks import StepBlocks
 from metasched.space.modules.step_over_zeros import StepOverZeros
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.time_tiling import TimeTiling
@@ -85,6 +86,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         ApplyCustomRule(target),
         EncloseStatements(),
         LoopDistribution(),
+        StepBlocks(),
         WholeIterations(bits),
         TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
         RowElimination(cpu.num_cores),
