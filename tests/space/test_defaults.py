@@ -23,7 +23,7 @@ from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
 from metasched.space.lanes import COPIES
 from metasched.space.loop_kinds import child_of, vectorize_leaf
-from metasched.space.modules.parallel_vectorize_unroll import ParallelVectorizeUnroll
+from metasched.space.modules.parallel_vectorize_unroll import VECTORIZE, ParallelVectorizeUnroll
 from metasched.space.strides import has_walks
 from metasched.target import Target
 from metasched.workloads import get
@@ -479,3 +479,25 @@ def test_loops_that_use_pointers_stay_as_written():
             )
 
     assert default_trace(pointers, TARGET).as_python().count("sch.") == 0
+
+
+@pytest.mark.parametrize(
+    ("bits", "rows", "widths"),
+    [(256, 64, [8]), (256, 600, [8, 16]), (256, 1100, [8, 16, 32]), (512, 64, [16, 32, 64])],
+)
+def test_rows_of_a_triangle_fill_wide_vectors(bits: int, rows: int, widths: list[int]) -> None:
+    """Without masks for lanes, the end of a row takes longer than a vector."""
+
+    @T.prim_func
+    def update(A: T.Buffer((rows,)), C: T.Buffer((rows, rows))):
+        for i in range(rows):
+            for j in range(i, rows):
+                with T.block("C"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = C[vi, vj] - A[vi] * A[vj]
+
+    sch = Schedule(update)
+    (found,) = ParallelVectorizeUnroll(vector_bits=bits)(sch, sch.get_block("C"))
+    noted = found.get(found.get_block("C")).annotations[VECTORIZE]
+    sampled = [e.values[0] for e in found.trace.entries if e.kind.name == "sample_categorical"]
+    assert (sampled or [[noted]]) == [widths]

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from metasched.analysis.access import STEPS
 from metasched.analysis.block import FOLD, SCAN, TILED, is_leaf
+from metasched.arith.affine import interval
+from metasched.arith.bounds import Interval
+from metasched.ir.expr import Var
 from metasched.ir.stmt import Block, BlockRealize, ForKind, Stmt
 from metasched.ir.visit import blocks_of, free_vars
 from metasched.lower.passes.lane_loops import MOST_LANES
@@ -29,6 +32,11 @@ UNROLL = "meta_schedule.unroll_explicit"
 UNROLL_IMPLICIT = "meta_schedule.unroll_implicit"
 """Note on the root or a block: the most statements to which the code generator may unroll loops of
 a reduction; the loops stay in the program."""
+MASKED = 512
+"""Vectors of this many bits have masks of one bit for each lane."""
+FULL = 32
+"""Without such masks: how many vectors the longest row of a triangle holds at least, if a vector
+spans several registers. The end of each row is masked, which takes longer than a whole vector."""
 VECTORIZE = "meta_schedule.vectorize"
 """Note on a block, or on the root for every leaf: the most lanes of its vectors."""
 
@@ -72,6 +80,8 @@ class ParallelVectorizeUnroll:
                     widths.insert(0, 1)  # one lane: no vectors
                 elif not has_vectors(realize.block) and lanes >= 2 * STEPS:
                     widths.insert(0, lanes // 2)  # rows may push each other out of the cache
+                elif self.vector_bits < MASKED and (row := _varying_row(sch, realize)):
+                    widths = [n for n in widths if n * FULL <= row] or widths[:1]
                 width = choice(sch, widths)
                 sch.annotate(block, VECTORIZE, width)
         return [sch]
@@ -98,6 +108,18 @@ def _can_vectorize(block: Block) -> bool:
     noted = {VECTORIZE, SCAN} & block.annotations.keys()
     vectors = has_vectors(block) or has_walks(block)
     return not noted and is_leaf(block) is None and vectors
+
+
+def _varying_row(sch: Schedule, realize: BlockRealize) -> float:
+    """The longest run of the innermost loop, if its length depends on loops around it; else 0."""
+    loops = sch.state.loops_above(realize)
+    if not loops or free_vars(loops[-1].extent).isdisjoint(n.var for n in loops):
+        return 0
+    ranges: dict[Var, Interval] = {}
+    for loop in loops[:-1]:
+        low, high = interval(loop.min, ranges)
+        ranges[loop.var] = low, high + max(interval(loop.extent, ranges)[1] - 1, 0)
+    return interval(loops[-1].extent, ranges)[1]
 
 
 def has_loop_kinds(sch: Schedule, realize: BlockRealize) -> bool:
