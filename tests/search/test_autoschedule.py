@@ -186,15 +186,15 @@ def top2(X: T.Buffer((30, 50), "float32"), Y: T.Buffer((30, 2), "float32")):
     assert not recwarn.list
 
 
-def test_twenty_six_samples_and_six_generations_are_replayed():
+def test_eighteen_samples_and_six_generations_are_replayed():
     factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET))
     default = factory.finished(default_trace(factory.func, TARGET))
     asked, plain = [], factory.replay_many
     factory.replay_many = lambda requests: asked.append(len(requests)) or plain(requests)
     first_guess(factory, prior_model(), default)
     samples, *generations = asked
-    assert samples == 26 and len(generations) == 6 and max(generations) <= 4
-    assert factory.survival.tried <= 26 + 24 + 8 * len(factory.spaces)
+    assert samples == 18 and len(generations) == 6 and max(generations) <= 4
+    assert factory.survival.tried <= 18 + 24 + 8 * len(factory.spaces)
 
 
 def test_sixteen_of_many_design_spaces_are_sampled():
