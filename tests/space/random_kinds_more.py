@@ -25,6 +25,7 @@ from space.random_kinds import (
     solvers,
     triangles,
 )
+from space.user_idioms import user_idioms
 
 
 def time_loops(d: Draw) -> str:
@@ -417,7 +418,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             arg_reductions, several_outputs, accumulations, in_place, triangles, solvers, ragged,
             normalisations, attentions, time_loops, stencil_chains, scans, indexed, quantized,
             packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
-            ordered_sums, centred_rows, ordered_triangles, mixed_blocks,
+            ordered_sums, centred_rows, ordered_triangles, mixed_blocks, user_idioms,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES
