@@ -62,6 +62,38 @@ def test_auto_inline_inlines_only_what_its_options_allow(value, allow):
     assert left(AutoInline(**allow, into_consumer=False), rows(value)) == ["S", "B"]
 
 
+LOOKUP = """
+@T.prim_func
+def lookup(P: T.Buffer((64,), "uint8"), A: T.Buffer((8,), "int32"), B: T.Buffer((64,), "int32")):
+    S = T.alloc_buffer((8,), "int32")
+    for i in range(8):
+        with T.block("S"):
+            vi = T.axis.remap("S", [i])
+            S[vi] = VALUE
+    for i in range(TIMES):
+        with T.block("B"):
+            vi = T.axis.remap("S", [i])
+            B[vi] = S[PLACE] + 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "times", "kept"),
+    [
+        ("A[vi] * 255 // 7", "T.int32(P[vi]) % 8", 64, True),
+        ("vi * vi", "T.int32(P[vi]) % 8", 64, True),
+        ("A[vi] * 255 // 7", "T.int32(P[vi]) % 8", 8, False),
+        ("A[vi] * 255 // 7", "vi // 8", 64, False),
+        ("A[7 - vi]", "T.int32(P[vi]) % 8", 64, False),
+        ("vi", "T.int32(P[vi]) % 8", 64, False),
+    ],
+)
+def test_a_table_that_saves_work_is_looked_up(value, place, times, kept):
+    """Each element of a table is computed once, also where the table is looked up many times."""
+    text = LOOKUP.replace("VALUE", value).replace("PLACE", place).replace("TIMES", str(times))
+    assert left(AutoInline(), parse(text)) == (["S", "B"] if kept else ["B"])
+
+
 PRODUCT = """
 @T.prim_func
 def product(A: T.Buffer((8, 8), "float32"), D: T.Buffer((8, 8), "float32"),

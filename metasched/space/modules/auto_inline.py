@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,10 +17,10 @@ from metasched.analysis.overwritten import overwriters
 from metasched.analysis.scope import Child, Scope
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
-from metasched.ir.expr import TRUE, Div, Expr, FloatImm, Select, Var, as_int
+from metasched.ir.expr import TRUE, Cast, Div, Expr, FloatImm, IntImm, Select, Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BlockRealize, IfThenElse
-from metasched.ir.visit import blocks_of, free_vars, walk, walk_stmts
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse
+from metasched.ir.visit import blocks_of, free_vars, reads_memory, walk, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 
@@ -36,7 +37,7 @@ class AutoInline:
     Attributes:
         into_producer, into_consumer: whether a block may be inlined into its producer, and into
             its consumers.
-        inline_const_tensor: always inline tables computed from iterators alone.
+        inline_const_tensor: inline tables computed from iterators alone.
         disallow_if_then_else: keep blocks with a condition (a padding stage).
         require_injective: keep blocks that read with one index twice (a diagonal).
         require_ordered: keep blocks that read in another order than they write (a transposition).
@@ -48,7 +49,8 @@ class AutoInline:
     All but the first three are waived in a function that only has spatial blocks. Where consumers
     read each element once, as a matrix times a vector does, S[i // 4] counts as S[i]. Never inlined
     is a block whose expression one consumer would hold in copies of more than MAX_COPIED nodes:
-    over several stages of a stencil, the nodes multiply.
+    over several stages of a stencil, the nodes multiply. Nor is a table that a consumer looks up by
+    indices from memory, more often than the table has elements.
     """
 
     into_producer: bool = False
@@ -106,6 +108,8 @@ class AutoInline:
         if block.init is not None or is_spatial_only(block) is not None:
             return False
         scope = sch.state.scope(realize)
+        if any(_looks_up(sch, c.block, block) for c in scope.consumers(block.token)):
+            return False
         if self.inline_const_tensor and is_constant_tensor(block) and scope.consumers(block.token):
             return True
         if _all_spatial(sch, realize):
@@ -223,6 +227,31 @@ def _repeats(consumer: Child, buffer: Buffer) -> bool:
     spatial = {v.var for v in block.iter_vars if v.is_spatial and as_int(v.dom.extent) != 1}
     regions = [r.region for r in block.reads if r.buffer is buffer]
     return any(spatial - set[Var]().union(*(free_vars(r.min) for r in box)) for box in regions)
+
+
+def _looks_up(sch: Schedule, consumer: Block, table: Block) -> bool:
+    """Whether a block looks elements of a table up by indices from memory, more often than the
+    table has elements. A table that copies elements or numbers saves no work."""
+    if all(_is_copied(s.value) for s in walk_stmts(table.body) if isinstance(s, BufferStore)):
+        return False
+    buffer = table.writes[0].buffer
+    loads = [n for n in _nodes(consumer) if isinstance(n, BufferLoad) and n.buffer is buffer]
+    if not any(reads_memory(i) for load in loads for i in load.indices):
+        return False
+    times, elements = _iterations(sch, consumer), _iterations(sch, table)
+    return times is not None and elements is not None and times > elements
+
+
+def _is_copied(value: Expr) -> bool:
+    while isinstance(value, Cast):
+        value = value.value
+    return isinstance(value, (BufferLoad, Var, IntImm, FloatImm))
+
+
+def _iterations(sch: Schedule, block: Block) -> int | None:
+    """How often a block runs, at the representative sizes; None if an extent has no size."""
+    sizes = [sch.state.size(v.dom.extent) for v in block.iter_vars]
+    return None if None in sizes else math.prod(s for s in sizes if s is not None)
 
 
 def _reads_once(consumer: Block, buffer: Buffer) -> bool:
