@@ -66,3 +66,39 @@ def test_a_group_of_rows_runs_over_the_columns_near_to_it_only():
 def test_loops_cut_at_places_of_outer_loops_give_the_same_results(rows, columns, together):
     sch = _skewed(rows, columns, together)
     agree(sch.mod["main"], integers((rows, columns), np.int32))
+
+
+STEPS = """
+@T.prim_func
+def main(x: T.Buffer((70,), "float32"), y: T.Buffer((70,), "float32")):
+    for p_0 in T.parallel(5):
+        s = T.alloc_buffer((16,), "float32", scope="local")
+        for p_1 in T.vectorized(16):
+            if p_0 * 16 + p_1 < 70:
+                s[p_1] = x[p_0 * 16 + p_1]
+            for c in range(9):
+                if c < 2:
+                    if p_0 * 16 + p_1 < 70:
+                        s[p_1] = s[p_1] * T.float32(2) + x[p_0 * 16 + p_1]
+                else:
+                    if p_0 * 16 + p_1 < 70:
+                        s[p_1] = s[p_1] - x[p_0 * 16 + p_1]
+            if p_0 * 16 + p_1 < 70:
+                y[p_0 * 16 + p_1] = s[p_1]
+"""
+
+
+@pytest.mark.parametrize("more", [0, 45])
+def test_whole_vectors_run_loops_without_masks(more):
+    """A loop in the lanes may be cut, and the lanes may hold more than 48 statements."""
+    store = "                    if p_0 * 16 + p_1 < 70:\n"
+    repeated = store + "                        s[p_1] = s[p_1] + T.float32(1)\n"
+    source = STEPS.replace(
+        "                if c < 2:\n" + store,
+        "                if c < 2:\n" + repeated * more + store,
+    )
+    func = lower(parse(source), NATIVE)
+    lanes = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.var.name == "p_1"]
+    tested = [any(isinstance(s, IfThenElse) for s in walk_stmts(loop.body)) for loop in lanes]
+    assert tested == [False, True]
+    agree(source, integers((70,)), np.zeros(70, "float32"))

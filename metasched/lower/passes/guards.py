@@ -52,6 +52,8 @@ from metasched.lower.passes.data import data_vars, is_data
 
 # A loop body of more statements than this is not written twice.
 MAX_COPIED = 48
+# The lanes of a vector may be longer if they run a loop: masks would cost in each of its steps.
+MAX_REPEATED = 96
 _SHORT, _FEW = 64, 16
 
 
@@ -162,7 +164,9 @@ def _split(loop: For, inside: list[Expr], body: Stmt, symbols: Symbols) -> Stmt 
     long = loop.kind is ForKind.SERIAL and (extent is None or extent > _SHORT)
     if long or loop.kind is ForKind.PARALLEL:
         return _narrowed(loop, inside, body)
-    if extent is None or sum(1 for _ in walk_stmts(body)) > MAX_COPIED:
+    stmts = list(walk_stmts(body))
+    repeats = loop.kind is ForKind.VECTORIZED and any(isinstance(s, For) for s in stmts)
+    if extent is None or len(stmts) > (MAX_REPEATED if repeats else MAX_COPIED):
         return None
     whole = [_for_all(p, loop, extent) for p in inside]
     if any(w is None for w in whole):
@@ -219,7 +223,9 @@ def _cut(loop: For, parts: list[Expr], test: IfThenElse, symbols: Symbols) -> St
     low = ir.minimum(low, loop.extent)
     high = ir.maximum(low, high)
     if not left and None not in map(as_int, (low, high, loop.extent)):
-        return seq(_pieces(loop, low, high, then, orelse))
+        pieces = _pieces(loop, low, high, then, orelse)
+        found = seq([_statement(piece, symbols) or piece for piece in pieces])
+        return _statement(found, symbols) or found
     if as_int(loop.extent) in range(_FEW) or any(loop.var in free_vars(part) for part in left):
         return None
     if sum(1 for _ in walk_stmts(loop.body)) > MAX_COPIED:
