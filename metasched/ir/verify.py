@@ -92,6 +92,7 @@ def _visit(at: WalkState, stmt: Stmt) -> None:
     at.stack.append(stmt)
     if len(at.stack) > (most := sys.getrecursionlimit() // 4):
         text = f"more than {most} statements nest, each variable that is set once with what follows"
+        text += "; keep values in a buffer"
         raise _error(at, NESTED, stmt, text)
     if not isinstance(stmt, Block):
         _uses(at, stmt)
