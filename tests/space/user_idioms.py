@@ -169,9 +169,7 @@ def counting(p: Program) -> None:
               f"        if {v}[j] < {v}[i] or ({v}[j] == {v}[i] and j < i):", "            c += 1",
               "    H[i] = c", f"for i in range({n}):",
               f"    {w}[{d.pick('H[i]', 'i')}] = {p.load(f'{v}[H[i]]', kind)}" if v != w else
-              "    J[H[i]] = I[i]")  # fmt: skip
-        if v == w:
-            p.t.lines[-1] = p.t.lines[-1].replace("J[H[i]] = I[i]", "X[H[i]] = X[i]")
+              "    X[H[i]] = X[i]")  # fmt: skip
     else:
         p.add(f"for i in range({n}):", "    H[i] = 1 if i > 1 else 0",
               f"for q in range(2, {n}):", "    if H[q] == 1:",
@@ -180,6 +178,7 @@ def counting(p: Program) -> None:
 
 
 def sorts(p: Program) -> None:
+    """Bubbles, selection and exchanges of neighbours in place; searches in halves."""
     n, d, v, w = p.n, p.d, p.pick(1), p.pick(1)
     form = p.d.rng.randrange(4)
     if form == 0:  # bubbles
