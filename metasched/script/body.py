@@ -37,10 +37,11 @@ from metasched.script.builder import (
 from metasched.script.calls import CallReader
 from metasched.script.copies import copied, ends
 from metasched.script.hints import STATEMENTS as HINTS
+from metasched.script.lives import leaves
 from metasched.script.macro import Macro, defined, expanding, macro
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Region, Scoped
-from metasched.script.scalars import counted, leaves, own_break
+from metasched.script.scalars import counted, own_break
 from metasched.script.sections import Section
 
 Item = Stmt | Scoped
@@ -284,7 +285,10 @@ class BodyReader(CallReader):
     def _expand(self, node: ast.Call, macro: Macro) -> Stmt:
         """The statements of a macro."""
         args, kwargs = self.arguments(node)
-        with expanding(self, node, macro, args, kwargs), self.function_of(macro.body, {}):
+        with (
+            expanding(self, node, macro, args, kwargs),
+            self.function_of(macro.body, {}, macro.hygienic),
+        ):
             return self.body(macro.body)
 
     def _define(self, node: ast.FunctionDef) -> list[Item]:
@@ -396,7 +400,7 @@ class BodyReader(CallReader):
                       "read the buffer where the value is needed")  # fmt: skip
         if isinstance(found, (Expr, bool, int, float)):
             value = self.lanes(node, found)
-            store = self.scalar_store(node, self._target_name(target), value)
+            store = self.scalar_store(node, target, value)
             if store is not None:
                 return [store]
             if not isinstance(found, Expr):  # as in Python, its type is that of the other operand
@@ -405,7 +409,7 @@ class BodyReader(CallReader):
             scoped = self.let(node, self._target_name(target), value, None, None)
             self._bind(target, scoped.value)
             return [scoped]
-        self.bound_once(node, self._target_name(target))
+        self.bound_once(node, target)
         lets, found = self.kept(node, found)
         self._bind(target, found.value if isinstance(found, MetaVar) else found)
         return [*lets]
@@ -423,17 +427,17 @@ class BodyReader(CallReader):
             if not isinstance(dtype, DType):
                 self.fail(node.annotation, f"a variable has a scalar type, not {describe(dtype)}")
         if node.value is None:
-            self.scopes[name] = Var(name, dtype or "int32")
+            self._bind(node.target, Var(name, dtype or "int32"))
             return []
         value = self.operand(node.value)
-        store = self.scalar_store(node.value, name, value, dtype)
+        store = self.scalar_store(node.value, node.target, value, dtype)
         if store is not None:
             if dtype is not None and store.value.dtype is not dtype:
                 self.fail(node.value, f"the value is {store.value.dtype}, the variable {dtype}",
                           f'write T.cast(value, "{dtype}")')  # fmt: skip
             return [store]
         scoped = self.let(node.value, name, value, dtype, None)
-        self.scopes[name] = scoped.value
+        self._bind(node.target, scoped.value)
         return [scoped]
 
     def _is_let(self, node: ast.expr) -> bool:
@@ -448,11 +452,11 @@ class BodyReader(CallReader):
         name = self._target_name(node.target)
         old = self.value(node.target)
         value = self.apply(node, node.op, old, self.operand(node.value))
-        store = self.scalar_store(node, name, value)
+        store = self.scalar_store(node, node.target, value)
         if store is not None:
             return [store]
         scoped = self.let(node.value, name, value, None, None)
-        self.scopes[name] = scoped.value
+        self._bind(node.target, scoped.value)
         return [scoped]
 
     def _return(self, node: ast.Return) -> list[Item]:

@@ -132,7 +132,7 @@ class Evaluator(Indexing):
             return self.capture(node, self.captured[node.id], node.id)
         if node.id in self.outside.functions:
             return self.outside.functions[node.id]
-        known = [*self.scopes, *self.captured]
+        known = [name for name in (*self.scopes, *self.captured) if name.isidentifier()]
         hint = name_hint(node.id, WORDS.keys() | set(OPS.names()))
         self.fail(node, f"{node.id!r} is not defined{builder.near(node.id, known)}", hint)
 

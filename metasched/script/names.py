@@ -2,15 +2,18 @@
 
 In Python a name belongs to the whole function. In a script a name ends with the scope that first
 assigns it. Most names are assigned once and become lets. A scope *carries* a name if an inner scope
-assigns the name again, or if the name is read after the end of the inner scope that assigns it.
+assigns the name again, or if the name is read after the end of the inner scope that assigns it. A
+name that is rebound for another use stands here as several names, one for each of its `lives`.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from metasched.script.lives import names_read
 
 
 @dataclass
@@ -30,16 +33,24 @@ class Names:
     Attributes:
         local: names that are assigned, looped over or bound by `with`.
         carried: pairs (scope, name); a scope is the `id` of its list of statements.
+        keys: of names in a later life, see `lives`; a key stands for the name in all other tables.
         hidden: the uses, as syntax nodes, of names whose value in Python is another, because an
             enclosing loop or `with` has overwritten the name.
     """
 
-    def __init__(self, body: Sequence[ast.stmt], parameters: Iterable[str] = ()) -> None:
+    def __init__(
+        self, body: Sequence[ast.stmt], parameters: Iterable[str] = (),
+        keys: Mapping[ast.Name, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.keys = keys or {}
         self.local: set[str] = set()
         self.carried: set[tuple[int, str]] = set()
         self.hidden: dict[ast.AST, str] = {}
         self._frames: list[_Frame] = []
         self._body(body, parameters)
+
+    def key(self, name: ast.Name) -> str:
+        return self.keys.get(name, name.id)
 
     @contextmanager
     def _frame(self, key: int, bound: Iterable[str], loops: bool) -> Iterator[_Frame]:
@@ -58,6 +69,7 @@ class Names:
                 self._statement(node)
         if self._frames:
             self._frames[-1].closed |= (frame.bound - targets) | frame.closed
+            self._frames[-1].lost |= frame.lost & self._frames[-1].closed
         return (frame.bound - targets) | frame.sure
 
     def _statement(self, node: ast.stmt) -> None:
@@ -85,7 +97,7 @@ class Names:
         elif isinstance(node, ast.AugAssign):
             self._read(node.value)
             if isinstance(node.target, ast.Name):
-                self._use(node.target.id, node.target)
+                self._use(self.key(node.target), node.target)
             self._assign(node.target)
         elif isinstance(node, ast.AnnAssign):
             if node.value is not None:
@@ -101,13 +113,13 @@ class Names:
 
     def _around(self, targets: Sequence[ast.Name], body: Sequence[ast.stmt], loops: bool) -> None:
         """Walk a loop or a `with`, whose names end with its body; in Python they live on."""
-        sure = self._body(body, [t.id for t in targets], loops)
+        sure = self._body(body, [self.key(t) for t in targets], loops)
         self._frames[-1].sure |= set() if loops else sure
         for target in targets:
-            name = target.id
+            name = self.key(target)
             self.local.add(name)
             for depth, frame in enumerate(self._frames):
-                if name in frame.bound:
+                if name in frame.bound or name in frame.closed:
                     frame.lost.add(name)
                     if any(f.loops and name in f.used for f in self._frames[depth + 1 :]):
                         self.hidden[target] = name  # the next iteration would read this value
@@ -115,7 +127,7 @@ class Names:
 
     def _assign(self, target: ast.expr) -> None:
         if isinstance(target, ast.Name):
-            self._bind(target.id)
+            self._bind(self.key(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
                 self._assign(part)
@@ -127,8 +139,8 @@ class Names:
     def _bind(self, name: str) -> None:
         self.local.add(name)
         *outer, own = self._frames
+        own.lost.discard(name)
         if name in own.bound:
-            own.lost.discard(name)
             return
         for frame in outer:
             if name in frame.bound:
@@ -145,32 +157,13 @@ class Names:
                 self.hidden[node] = name
             return
         found = [frame for frame in self._frames if name in frame.closed]
-        if found:  # the innermost scope with a certain value, or else the outermost scope
+        if any(name in frame.lost for frame in found):
+            self.hidden[node] = name
+        elif found:  # the innermost scope with a certain value, or else the outermost scope
             frame = next((f for f in reversed(found) if name in f.sure), found[0])
             self.carried.add((frame.key, name))
             frame.bound.add(name)
 
     def _read(self, node: ast.AST) -> None:
-        own: set[str] = set()  # bound by the expression itself
-        read: list[ast.Name] = []
-        stack: list[ast.AST] = [node]
-        while stack:
-            part = stack.pop()
-            if isinstance(part, ast.Name):
-                read.append(part)
-                if isinstance(part.ctx, ast.Store):
-                    own.add(part.id)
-                continue
-            if isinstance(part, ast.arg):
-                own.add(part.arg)
-            elif isinstance(part, ast.keyword) and part.arg == "where":
-                keys = part.value.keys if isinstance(part.value, ast.Dict) else ()
-                own |= {k.id for k in keys if isinstance(k, ast.Name)}
-            for value in vars(part).values():
-                if isinstance(value, ast.AST):
-                    stack.append(value)
-                elif type(value) is list:
-                    stack += [v for v in value if isinstance(v, ast.AST)]
-        for name in read:
-            if name.id not in own:
-                self._use(name.id, name)
+        for name in names_read(node):
+            self._use(self.key(name), name)

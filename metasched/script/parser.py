@@ -41,9 +41,26 @@ class FunctionReader(BodyReader):
         """A whole function; without `s_tir` no root block is put around the body."""
         try:
             return self._function(node, private=private, s_tir=s_tir)
+        except ParseError:
+            found = self._with_whole_names(node, private, s_tir) if self.apart else None
+            if found is None:
+                raise
+            return found
         except RecursionError:
             self.fail(node, "the statements nest too deeply: each variable that is set once nests "
                       "what follows", "keep values in a buffer")  # fmt: skip
+
+    def _with_whole_names(
+        self, node: ast.FunctionDef, private: bool, s_tir: bool
+    ) -> PrimFunc | None:
+        """The function where all assignments of a name are one variable, so that the first gives
+        the type of all numbers that follow; None where it is refused, too."""
+        again = type(self)(self.source, self.captured, self.namespaces, self.outside)
+        again.whole = True
+        try:
+            return again.function(node, private=private, s_tir=s_tir)
+        except ParseError:
+            return None
 
     def _function(self, node: ast.FunctionDef, *, private: bool, s_tir: bool) -> PrimFunc:
         if s_tir:

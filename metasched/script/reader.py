@@ -243,6 +243,10 @@ class Reader(Evaluator):
             self.fail(target, "a name is needed here")
         return target.id
 
+    def _key(self, target: ast.expr) -> str:
+        """Under which key of the scopes a name stands."""
+        return self._target_name(target)
+
     def _bind(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             values = value if isinstance(value, tuple) else (value,)
@@ -253,4 +257,5 @@ class Reader(Evaluator):
             for part, item in zip(target.elts, values, strict=True):
                 self._bind(part, item)
             return
-        self.scopes[self._target_name(target)] = value
+        self._target_name(target)
+        self.scopes[self._key(target)] = value

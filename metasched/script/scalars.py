@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from metasched.errors import ParseError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.dtype import DType
 from metasched.ir.expr import Add, Expr, IntImm, Mul, Var, as_expr, as_int
 from metasched.ir.stmt import Allocate, Block, BufferStore, LetStmt, Stmt, evolve
 from metasched.ir.visit import reads_memory, walk, walk_exprs
+from metasched.script.buffers import BUFFER_METHODS
 from metasched.script.builder import MetaVar
+from metasched.script.lives import lives
 from metasched.script.names import Names
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Loops, Scoped
@@ -21,6 +24,8 @@ from metasched.script.sections import Section
 from metasched.script.stores import StoreReader
 
 _ZERO = IntImm("int32", 0)
+_METHODS = {*BUFFER_METHODS, "astype", "vstore"}
+_LOOPS = {"serial", "parallel", "vectorized", "unroll"}
 
 
 @dataclass(eq=False)
@@ -57,15 +62,65 @@ class ScalarReader(StoreReader):
         self.scalars: dict[Buffer, Scalar] = {}
         self.assigned: set[Scalar] = set()  # names that have a value on every path to here
         self.left = False  # whether the statement before was a break, continue or return
+        self.whole = False  # whether all lives of a name are one variable, see `lives`
+        self.apart = False  # whether a name has several variables
 
     @contextmanager
-    def function_of(self, body: Sequence[ast.stmt], parameters: dict[str, Var]) -> Iterator[None]:
+    def function_of(
+        self, body: Sequence[ast.stmt], parameters: dict[str, Var], hygienic: bool = True
+    ) -> Iterator[None]:
         """A context for reading the statements of one function or macro."""
         saved = self.names, self.frames, self.parameters, self.around_it
-        self.names, self.frames = Names(body, self.scopes.maps[0]), []
+        parts = [part for node in body for part in ast.walk(node)]
+        assigned = {p.id for p in parts if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
+        keys = lives(body, self.scopes.maps[0], lambda head: self._runs(head, assigned))
+        if self.whole or (keys and not (hygienic and self._names_are_own(parts, assigned))):
+            keys = {}
+        self.apart |= bool(keys)
+        self.names, self.frames = Names(body, self.scopes.maps[0], keys), []
         self.parameters, self.around_it = parameters, len(self.scopes.maps) - 1
         yield
         self.names, self.frames, self.parameters, self.around_it = saved
+
+    def _names_are_own(self, parts: Sequence[ast.AST], assigned: set[str]) -> bool:
+        """Whether no call among the parts of a body can expand a macro that reads its names."""
+        for part in parts:
+            fn = part.func if isinstance(part, ast.Call) else None
+            if fn is None or (isinstance(fn, ast.Attribute) and fn.attr in _METHODS):
+                continue
+            root = fn
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if not isinstance(root, ast.Name) or root.id in assigned or root.id in self.scopes:
+                return False
+            if not getattr(self._before(fn, assigned), "hygienic", True):
+                return False
+        return True
+
+    def _runs(self, head: ast.expr, assigned: set[str]) -> bool:
+        """Whether a loop certainly has an iteration, as far as its head alone tells."""
+        if not isinstance(head, ast.Call) or head.keywords:
+            return isinstance(head, ast.Tuple) and bool(head.elts)
+        fn = self._before(head.func, assigned)
+        word = "serial" if fn is range else getattr(fn, "name", "")
+        bounds = [as_int(self._before(arg, assigned)) for arg in head.args]
+        if word == "grid":
+            return all(bound is not None and bound > 0 for bound in bounds)
+        if word not in _LOOPS or len(bounds) not in (1, 2):
+            return False
+        low, high = (0, *bounds)[-2:]
+        return low is not None and high is not None and low < high
+
+    def _before(self, node: ast.expr, assigned: set[str]) -> Any:
+        """The value of an expression without calls over names that the body leaves alone, or
+        None."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in assigned):
+                return None
+        try:
+            return self.value(node)
+        except ParseError:
+            return None
 
     @contextmanager
     def frame(
@@ -89,13 +144,14 @@ class ScalarReader(StoreReader):
     def carried_parameters(self, frame: Frame) -> list[BufferStore]:
         """The first values of parameters that are assigned in inner scopes."""
         found = [n for n in self.parameters if (frame.key, n) in self.names.carried]
-        return [self._new(frame, n, self.parameters[n]) for n in found]
+        return [self._new(frame, n, n, self.parameters[n]) for n in found]
 
     def scalar_store(
-        self, node: ast.AST, name: str, value: Any, dtype: DType | None = None
+        self, node: ast.AST, target: ast.expr, value: Any, dtype: DType | None = None
     ) -> BufferStore | None:
-        """`name = value` for a variable that is assigned again; None for a let."""
-        known = self.scopes.get(name)
+        """`target = value` for a variable that is assigned again; None for a let."""
+        name, key = self._target_name(target), self._key(target)
+        known = self.scopes.get(key)
         if isinstance(known, Scalar):
             self._same_order(node, name, known)
             want = known.buffer.dtype
@@ -106,9 +162,9 @@ class ScalarReader(StoreReader):
                           f"T.{found.dtype}(...)")  # fmt: skip
             self.assigned.add(known)
             return BufferStore(known.buffer, found, (_ZERO,))
-        frame = next((f for f in self.frames if (f.key, name) in self.names.carried), None)
+        frame = next((f for f in self.frames if (f.key, key) in self.names.carried), None)
         if frame is None:
-            if known is not None and not self._is_own(name):
+            if known is not None and not self._is_own(key):
                 self.fail(node, f"{name!r} is a variable around the macro, which the macro cannot "
                           "assign", "pass a buffer and store into it")  # fmt: skip
             return None
@@ -116,31 +172,31 @@ class ScalarReader(StoreReader):
             what = "a variable bound once" if isinstance(known, Var) else describe(known)
             self.fail(node, f"{name!r} is {what} (a loop, an iterator, a let or a buffer) and is "
                       "assigned again in an inner scope", "assign to another name")  # fmt: skip
-        return self._new(frame, name, self.typed(node, value, dtype), node)
+        return self._new(frame, name, key, self.typed(node, value, dtype), node)
 
-    def _is_own(self, name: str) -> bool:
+    def _is_own(self, key: str) -> bool:
         """Whether the name is bound by the function or macro being read."""
         maps = self.scopes.maps
-        return any(name in names for names in maps[: len(maps) - self.around_it])
+        return any(key in names for names in maps[: len(maps) - self.around_it])
 
-    def bound_once(self, node: ast.AST, name: str) -> None:
+    def bound_once(self, node: ast.AST, target: ast.expr) -> None:
         """Refuse to rebind a name of an outer scope."""
-        known = self.scopes.get(name)
-        if known is None or name in self.scopes.maps[0]:
+        name, key = self._target_name(target), self._key(target)
+        if self.scopes.get(key) is None or key in self.scopes.maps[0]:
             return
-        if any((frame.key, name) in self.names.carried for frame in self.frames):
+        if any((frame.key, key) in self.names.carried for frame in self.frames):
             self.fail(node, f"{name!r} has a value in an outer scope, and only numbers are assigned"
                       " again", "assign to another name")  # fmt: skip
 
     def _new(
-        self, frame: Frame, name: str, value: Expr, node: ast.AST | None = None
+        self, frame: Frame, name: str, key: str, value: Expr, node: ast.AST | None = None
     ) -> BufferStore:
         if value.dtype.is_handle or value.dtype.lanes > 1:
             self.fail(node or ast.Pass(), f"{name} is {value.dtype} and is assigned again in "
                       "another scope", "keep it in T.alloc_buffer")  # fmt: skip
         scalar = Scalar(Buffer.of(name, (1,), value.dtype, "local"))
         frame.scalars.append(scalar)
-        frame.names[name] = self.scalars[scalar.buffer] = scalar
+        frame.names[key] = self.scalars[scalar.buffer] = scalar
         if node is not None:
             self._same_order(node, name, scalar)
         self.assigned.add(scalar)
@@ -157,9 +213,10 @@ class ScalarReader(StoreReader):
                           "use a serial loop")  # fmt: skip
 
     def name(self, node: ast.Name) -> Any:
-        found = self.scopes.get(node.id)
+        key = self._key(node)
+        found = self.scopes.get(key)
         self._not_hidden(node)
-        if found is None and node.id in self.names.local and node.id not in self.scopes:
+        if found is None and key in self.names.local and key not in self.scopes:
             self.fail(node, f"{node.id!r} has no value here: it is assigned later, or in a scope "
                       "that has ended", "give it a value before, in this scope")  # fmt: skip
         found = super().name(node) if found is None else found
@@ -168,13 +225,16 @@ class ScalarReader(StoreReader):
     def capture(self, node: ast.AST, value: Any, name: str) -> Any:
         return value if isinstance(value, Scalar) else super().capture(node, value, name)
 
+    def _key(self, target: ast.expr) -> str:
+        return self.names.key(target) if isinstance(target, ast.Name) else ""
+
     def _target_name(self, target: ast.expr) -> str:
         self._not_hidden(target)
         return super()._target_name(target)
 
     def _not_hidden(self, node: ast.AST) -> None:
-        if node in self.names.hidden:
-            self.fail(node, f"in Python {self.names.hidden[node]!r} is one variable of the "
+        if isinstance(node, ast.Name) and node in self.names.hidden:
+            self.fail(node, f"in Python {node.id!r} is one variable of the "
                       "function, which a loop or a `with` overwrites; here it is two",
                       "give one of them another name")  # fmt: skip
 
@@ -273,16 +333,6 @@ def counted(var: Var, low: Expr, step: Expr, inner: Stmt) -> tuple[Var, Expr, No
     counter = Var(var.name, var.dtype)
     value = Add(low, Mul(counter, step))
     return counter, as_expr(0, var.dtype), None, LetStmt(var, value, inner)
-
-
-def leaves(nodes: Sequence[ast.stmt]) -> bool:
-    """Whether a loop with this body may end before its last iteration."""
-    return any(
-        isinstance(node, (ast.Break, ast.Continue, ast.Return))
-        or leaves(getattr(node, "body", ()))
-        or leaves(getattr(node, "orelse", ()))
-        for node in nodes
-    )
 
 
 def own_break(nodes: Sequence[ast.stmt]) -> ast.Break | None:

@@ -148,7 +148,7 @@ def test_a_block_with_a_variable_is_scheduled():
 @pytest.mark.parametrize("body, message", [
     ("s = 0\nfor i in range(8):\n    s = s + A[i, 0]", "s holds int32, the value assigned here is "
      "float32"),
-    ("s = 0\nfor i in range(8):\n    s = 0.5", "s holds int32, the value assigned here is float32"),
+    ("s = 0\nfor i in range(8):\n    N[i] = s\n    s = 0.5", "s holds int32, the value assigned here is float32"),
     ("if p > 0:\n    x = 1.0\nB[0] = x", "'x' may be read before it is assigned"),
     ("for i in range(p):\n    x = A[i, 0]\nB[0] = x", "'x' may be read before it is assigned"),
     ("while p > 0:\n    p = p - 1\n    x = 1.0\nB[0] = x", "'x' may be read before it is assigned"),
@@ -161,10 +161,13 @@ def test_a_block_with_a_variable_is_scheduled():
     ("for i in range(8):\n    if i > 2:\n        i = i + 1\n    N[i % 8] = 1",
      "'i' is a variable bound once"),
     ("for i in range(8):\n    for i in range(2):\n        N[i] = 1\n    N[i] = 2",
+     "'i' has no value here"),
+    ("for i in range(8):\n    for i in range(p):\n        N[i] = 1\n    N[i] = 2",
      "in Python 'i' is one variable of the function"),
     ("i = 1\nfor k in range(8):\n    N[i] = 3\n    for i in range(2):\n        N[k] = 1",
      "in Python 'i' is one variable of the function"),
-    ("i = 5\nfor i in range(2):\n    N[i] = 1\nN[i] = 2", "in Python 'i' is one variable"),
+    ("i = 5\nfor i in range(2):\n    N[i] = 1\nN[i] = 2", "'i' has no value here"),
+    ("i = 5\nfor i in range(p):\n    N[i] = 1\nN[i] = 2", "in Python 'i' is one variable"),
     ("s = 0.0\nfor i in T.parallel(8):\n    s += A[i, 0]\nB[0] = s",
      "whose iterations run side by side"),
     ("s = 0.0\nfor i in T.vectorized(8):\n    for j in range(6):\n        s += A[i, j]\nB[0] = s",
@@ -175,7 +178,7 @@ def test_a_block_with_a_variable_is_scheduled():
      "        vi = T.axis.spatial(8, n)\n        N[vi] = 1", "T.axis.spatial would read the new value"),
     ("v = A[0, 0:4] + 1.0\nfor i in range(2):\n    v = v + 1.0\nB[0:4] = v",
      "v is float32x4 and is assigned again"),
-    ("for i in range(2):\n    if i > 0:\n        A = B\n    B[i] = 1.0", "'A' has a value in an outer scope"),
+    ("for i in range(2):\n    if i > 0:\n        A = B\n    B[i] = A[i]", "'A' has a value in an outer scope"),
     ("x = T.let(A[0, 0])\nfor i in range(2):\n    x = x + 1.0", "'x' is a variable bound once"),
 ])  # fmt: skip
 def test_assignments_that_define_no_variable_are_refused(body, message):

@@ -1,0 +1,263 @@
+"""Tells apart the independent uses of one name of a function.
+
+In Python a name may hold one value after another: a sum of floats in one loop, a count in the next.
+A *life* of a name is a set of assignments and of the reads that may see them. Two assignments that
+no read can see both belong to two lives: two variables, of types and scopes of their own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class _Value:
+    """What a name may hold at a place: the value of one assignment, or values of several paths."""
+
+    sources: list[_Value] = field(default_factory=list)
+    life: _Value | None = (
+        None  # another value of the same life, nearer to the one that stands for it
+    )
+    read: bool = False  # whether its sources have been joined to its life
+
+
+_Held = dict[str, _Value]
+
+
+def lives(
+    body: Sequence[ast.stmt], parameters: Iterable[str], runs: Callable[[ast.expr], bool]
+) -> dict[ast.Name, str]:
+    """The keys of the names that belong to a later life than the first, or than the parameter's.
+
+    A key is no identifier, so no name is written so. Names that a lambda or a function inside reads
+    have one life, because such reads see the value at the call. `runs` tells whether a loop with
+    this head certainly has an iteration.
+    """
+    flow = _Flow(parameters, runs)
+    flow.block(body)
+    whole = {
+        name.id
+        for part in _parts(body)
+        if isinstance(part, (ast.Lambda, ast.FunctionDef))
+        for name in ast.walk(part)
+        if isinstance(name, ast.Name)
+    }
+    return {node: key for node, key in flow.later() if node.id not in whole}
+
+
+def leaves(nodes: Sequence[ast.stmt]) -> bool:
+    """Whether a loop with this body may end before its last iteration."""
+    return any(
+        isinstance(node, (ast.Break, ast.Continue, ast.Return))
+        or leaves(getattr(node, "body", ()))
+        or leaves(getattr(node, "orelse", ()))
+        for node in nodes
+    )
+
+
+def names_read(node: ast.AST) -> list[ast.Name]:
+    """The names in an expression that the expression does not bind itself."""
+    own: set[str] = set()
+    read: list[ast.Name] = []
+    stack: list[ast.AST] = [node]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, ast.Name):
+            read.append(part)
+            if isinstance(part.ctx, ast.Store):
+                own.add(part.id)
+            continue
+        if isinstance(part, ast.arg):
+            own.add(part.arg)
+        elif isinstance(part, ast.keyword) and part.arg == "where":
+            keys = part.value.keys if isinstance(part.value, ast.Dict) else ()
+            own |= {k.id for k in keys if isinstance(k, ast.Name)}
+        for value in vars(part).values():
+            if isinstance(value, ast.AST):
+                stack.append(value)
+            elif type(value) is list:
+                stack += [v for v in value if isinstance(v, ast.AST)]
+    return [name for name in read if name.id not in own]
+
+
+class _Flow:
+    """Follows the values of names through the statements of one function."""
+
+    def __init__(self, parameters: Iterable[str], runs: Callable[[ast.expr], bool]) -> None:
+        self.runs = runs
+        self.held: _Held = {name: _Value() for name in parameters}
+        self.numbers = {name: {value: 0} for name, value in self.held.items()}  # of the lives
+        self.left = False  # whether the statement before was a break, continue or return
+        self.exits: list[tuple[list[_Held], list[_Held]]] = []  # of loops: at breaks, at continues
+        self.seen: list[tuple[ast.Name, _Value]] = []  # every name in order, with its value
+        self.reads: list[_Value] = []
+
+    def later(self) -> Iterator[tuple[ast.Name, str]]:
+        for value in self.reads:
+            _join_life(value)
+        numbers = {
+            name: {_root(value): 0 for value in known} for name, known in self.numbers.items()
+        }
+        for node, value in self.seen:
+            known = numbers.setdefault(node.id, {})
+            number = known.setdefault(_root(value), len(known))
+            if number:
+                yield node, f"{node.id} {number + 1}"
+
+    def block(self, nodes: Sequence[ast.stmt]) -> None:
+        for node in nodes:
+            self._statement(node)
+
+    def _statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.For):
+            self._read(node.iter)
+            self._loop(
+                None,
+                _names(node.target),
+                node.body,
+                runs=self.runs(node.iter) and not leaves(node.body),
+            )
+        elif isinstance(node, ast.While):
+            self._loop(node.test, [], node.body)
+        elif isinstance(node, ast.If):
+            self._read(node.test)
+            self._branches(node.body, node.orelse)
+        elif isinstance(node, ast.With):
+            targets = []
+            for item in node.items:
+                self._read(item.context_expr)
+                targets += _names(item.optional_vars)
+            self._loop(None, targets, node.body, jumps=False)  # T.While and T.If are such, too
+        elif isinstance(node, ast.Assign):
+            self._read(node.value)
+            for target in node.targets:
+                self._assign(target)
+        elif isinstance(node, ast.AugAssign):
+            self._read(node.value)
+            self._assign(node.target, again=True)
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                self._read(node.value)
+            self._assign(node.target)
+        elif isinstance(node, ast.FunctionDef):
+            self.held[node.name] = _Value()
+        else:
+            self._read(node)
+            self._leave(node)
+
+    def _leave(self, node: ast.stmt) -> None:
+        jump = isinstance(node, (ast.Break, ast.Continue))
+        if jump and self.exits:
+            self.exits[-1][isinstance(node, ast.Continue)].append(dict(self.held))
+        self.left = jump or isinstance(node, ast.Return)
+
+    def _branches(self, *bodies: Sequence[ast.stmt]) -> None:
+        before = self.held
+        ends: list[_Held] = []
+        gone: list[_Held] = []
+        for body in bodies:
+            self.held, self.left = dict(before), False
+            self.block(body)
+            (gone if self.left else ends).append(self.held)
+        self.held, self.left = _joined(ends or gone), not ends
+
+    def _loop(
+        self, test: ast.expr | None, targets: Sequence[ast.Name], body: Sequence[ast.stmt],
+        runs: bool = False, jumps: bool = True,
+    ) -> None:  # fmt: skip
+        """A body that runs any number of times, at least once if it `runs`. Without `jumps` a break
+        in it leaves the loop around it."""
+        head = {}
+        for name in {t.id for t in targets} | _bound(body):
+            before = self.held.get(name)
+            head[name] = _Value([before] if before is not None else [])
+        start = {**self.held, **head}
+        self.held, self.left = dict(start), False
+        exits: tuple[list[_Held], list[_Held]] = ([], [])
+        if jumps:
+            self.exits.append(exits)
+        if test is not None:
+            self._read(test)
+        for target in targets:
+            self._assign(target)
+        self.block(body)
+        if jumps:
+            self.exits.pop()
+        ends = [*exits[1], *([] if self.left else [self.held])]
+        for name, value in head.items():
+            value.sources += [end[name] for end in ends if name in end]
+        after = ends if runs else [start]
+        self.held, self.left = _joined([*after, *exits[0]] or [start]), False
+
+    def _assign(self, target: ast.expr | None, again: bool = False) -> None:
+        """An assignment; one that reads the value before, as `s += 1`, belongs to its life."""
+        if isinstance(target, ast.Name):
+            before = self.held.get(target.id)
+            value = _Value([before] if again and before is not None else [])
+            if again:
+                self.reads.append(value)
+            self.held[target.id] = value
+            self.seen.append((target, value))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for part in target.elts:
+                self._assign(part)
+        elif isinstance(target, ast.Starred):
+            self._assign(target.value)
+        elif target is not None:
+            self._read(target)
+
+    def _read(self, node: ast.AST) -> None:
+        for name in names_read(node):
+            value = self.held.get(name.id)
+            if value is not None:
+                self.reads.append(value)
+                self.seen.append((name, value))
+
+
+def _root(value: _Value) -> _Value:
+    """The value that stands for the life of `value`."""
+    while value.life is not None:
+        if value.life.life is not None:
+            value.life = value.life.life
+        value = value.life
+    return value
+
+
+def _join_life(value: _Value) -> None:
+    """Put a value that is read, and all that it may come from, into one life."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if part.read:
+            continue
+        part.read = True
+        for source in part.sources:
+            mine, other = _root(part), _root(source)
+            if mine is not other:
+                mine.life = other
+            stack.append(source)
+
+
+def _joined(ends: Sequence[_Held]) -> _Held:
+    """What names hold where several paths meet."""
+    found: _Held = {}
+    for name in {name: None for end in ends for name in end}:
+        values = list({end[name]: None for end in ends if name in end})
+        found[name] = values[0] if len(values) == 1 else _Value(values)
+    return found
+
+
+def _names(node: ast.expr | None) -> list[ast.Name]:
+    return [] if node is None else [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+
+def _parts(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    return (part for node in body for part in ast.walk(node))
+
+
+def _bound(body: Sequence[ast.stmt]) -> set[str]:
+    """The names that statements assign."""
+    found = {p.id for p in _parts(body) if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
+    return found | {p.name for p in _parts(body) if isinstance(p, ast.FunctionDef)}
