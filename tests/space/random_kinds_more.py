@@ -25,6 +25,7 @@ from space.random_kinds import (
     solvers,
     triangles,
 )
+from space.row_machines import row_machines
 from space.user_idioms import user_idioms
 
 
@@ -419,6 +420,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             normalisations, attentions, time_loops, stencil_chains, scans, indexed, quantized,
             packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
             ordered_sums, centred_rows, ordered_triangles, mixed_blocks, user_idioms,
+            row_machines,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES

@@ -41,6 +41,7 @@ from space.fuzz import (
 )
 from space.plain_idioms import run_time_idioms
 from space.random_kinds import Draw
+from space.row_machines import run_time_rows
 from space.wild_extents import wild_extents
 
 from metasched.analysis.sizes import run_time_extents, with_sizes
@@ -56,7 +57,9 @@ from metasched.script import parse, script
 SIZES = (0, 1, 2, 3, 5, 16, 17, 33)
 
 
-KINDS: dict[str, Callable[[Draw], str]] = {"idioms": run_time_idioms, "wild": wild_extents}
+KINDS: dict[str, Callable[[Draw], str]] = {
+    "idioms": run_time_idioms, "wild": wild_extents, "rows": run_time_rows,
+}  # fmt: skip
 
 
 def program(number: int, kind: str = "idioms") -> PrimFunc:

@@ -22,7 +22,9 @@ def main(a: T.handle, b: T.handle):
 """
 
 
-@pytest.mark.parametrize(("kind", "number"), [("idioms", 1), ("idioms", 6), ("wild", 3)])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("idioms", 1), ("idioms", 6), ("wild", 3), ("rows", 2)]
+)
 def test_plain_loops_compute_the_same_at_every_size(kind: str, number: int) -> None:
     tally = Tally()
     try:
