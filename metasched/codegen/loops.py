@@ -19,6 +19,7 @@ from metasched.codegen.reductions import emit_reduction
 from metasched.codegen.scan import emit_scan
 from metasched.codegen.separate_steps import separate_step, shares_too_much
 from metasched.codegen.shifted import emit_shifted
+from metasched.codegen.side_by_side import emit_side_by_side, registers_together
 from metasched.codegen.squares import emit_squares
 from metasched.codegen.team import emit_team, fits_team, holds_parallel, team_loop
 from metasched.codegen.transpose import emit_transpose
@@ -211,7 +212,7 @@ def _vectorized(e: Emitter, node: For, extent: Val) -> None:
     if scalar_reason(node.body, node.var) is not None:
         serial_loop(e, node, literal(0), extent)
         return
-    width = _width(e, node)
+    width, unrolls = _width(e, node), partial(_unrolls, e)
     if extent.const is None:
         count = binary(e, FloorDiv, extent, literal(width))
         _chunk_loop(e, node, count, width)
@@ -221,6 +222,10 @@ def _vectorized(e: Emitter, node: For, extent: Val) -> None:
     full, rest = divmod(total, width)
     if full > _MAX_CHUNKS:
         _chunk_loop(e, node, literal(full), width)
+    elif full > 1 and (many := registers_together(e, node, width, unrolls)) > 1:
+        for chunk in range(0, full, many):
+            bases = [literal(n * width) for n in range(chunk, min(full, chunk + many))]
+            emit_side_by_side(e, node, bases, width, unrolls, serial_loop)
     else:
         for chunk in range(full):
             _lanes(e, node, literal(chunk * width), width)

@@ -13,6 +13,7 @@ from metasched.codegen.expressions import flat_index
 from metasched.codegen.interleaved import together
 from metasched.codegen.loops import emit_for
 from metasched.codegen.memory import store, store_together
+from metasched.codegen.side_by_side import Registers, emit_registers
 from metasched.codegen.signature import OUT_OF_MEMORY
 from metasched.codegen.team import Together, emit_together
 from metasched.codegen.tiles import tile_copy
@@ -301,5 +302,6 @@ STATEMENT_RULES: dict[type[Stmt], Callable[[Emitter, Any], None]] = {
     SeqStmt: _seq, For: emit_for, While: _while, Break: _jump(1), Continue: _jump(0),
     Return: _return, IfThenElse: _if, BufferStore: _store, Evaluate: _evaluate, LetStmt: _let,
     AttrStmt: _attr, AssertStmt: _assert, Allocate: _allocate, DeclBuffer: _declare_view,
-    BlockRealize: _block, Block: _block, Chunk: emit_chunk, Together: emit_together,
+    BlockRealize: _block, Block: _block, Chunk: emit_chunk, Registers: emit_registers,
+    Together: emit_together,
 }  # fmt: skip

@@ -292,15 +292,18 @@ def _unroll(
                 sch.unroll(sch.get_loops(block)[position])
         return
     copies = set(sch.state.scope(child.realize).block.alloc_buffers) - old
-    handles, total = sch.get_loops(block), 1
+    handles, ranges, total = sch.get_loops(block), _ranges(child.loops), 1
     found = [a for a in accesses(child.block) if a.buffer in copies]
+    ends = frozenset[Var]()  # of unrolled loops, which are constants only where these are
     for position in range(len(child.loops) - 1, depth - 1, -1):
         node = child.loops[position]
-        total *= as_int(node.extent) or UNROLLED + 1
+        total *= int(min(interval(node.extent, ranges)[1], UNROLLED + 1))
         if total > UNROLLED:
             return
-        if node.kind is ForKind.VECTORIZED or any(stride_of(a, child, node) for a in found):
+        moves = node.var in ends or any(stride_of(a, child, node) for a in found)
+        if node.kind is ForKind.VECTORIZED or moves:
             sch.unroll(handles[position])
+            ends |= frozenset().union(*map(free_vars, node.exprs))
 
 
 def _elements(buffer: Buffer) -> int:

@@ -231,3 +231,35 @@ def main(X: T.Buffer((2, 8), "int32"), O: T.Buffer((2,), "int32")):
     check_refused(sch, lambda: sch.expand_buffer("M", 0, k), "value-carried", message)
     sch.expand_buffer("M", 0, i)
     check_transform(before, sch)
+
+
+FORWARD_AND_BACK = """
+@T.prim_func
+def main(A: T.Buffer((6, 5), "int32"), X: T.Buffer((6, 5), "int32")):
+    t = T.alloc_buffer((6,), "int32")
+    for s in range(5):
+        with T.block("first"):
+            t[0] = A[0, s]
+        for i in range({low}, 6):
+            with T.block("next"):
+                t[i] = A[i, s] + t[i - 1]
+        for i in range(6):
+            with T.block("back"):
+                X[5 - i, s] = t[5 - i]
+"""
+
+
+def test_parts_that_together_fill_a_row():
+    """As in a solver of a tridiagonal system: the first element, the others, then all backwards."""
+    sch = Schedule(parse(FORWARD_AND_BACK.format(low=1)))
+    before = sch.func
+    sch.expand_buffer("first", 0, sch.get_loops("first")[0])
+    sch.vectorize(sch.get_loops("first")[0])
+    check_transform(before, sch)
+
+
+def test_parts_that_leave_an_element_out():
+    sch = Schedule(parse(FORWARD_AND_BACK.format(low=2)))
+    loop = sch.get_loops("first")[0]
+    message = "block next may read a value of t from another iteration of s"
+    check_refused(sch, lambda: sch.expand_buffer("first", 0, loop), "value-carried", message)

@@ -150,6 +150,34 @@ def centred_at_run_time(a: T.handle, c: T.handle):
 
 
 @T.prim_func
+def shrinking(A: T.Buffer((M + 4,), "float32"), B: T.Buffer((M,), "float32")):
+    """A bubble sort of five neighbours: the inner loop has an end of its own in each pass."""
+    for x in range(M):
+        v = T.alloc_buffer((5,), "float32")
+        for k in range(5):
+            v[k] = A[x + k]
+        for p in range(4):
+            for q in range(4 - p):
+                t = T.min(v[q], v[q + 1])
+                v[q + 1] = T.max(v[q], v[q + 1])
+                v[q] = t
+        B[x] = v[2] + v[4]
+
+
+@T.prim_func
+def tridiagonal(A: T.Buffer((30, M)), D: T.Buffer((30, M)), X: T.Buffer((30, M))):
+    """One system in each lane. The two parts of `up` are written by two statements."""
+    for s in range(M):
+        up = T.alloc_buffer((30,), "float32")
+        up[0] = A[0, s] * D[0, s]
+        for i in range(1, 30):
+            up[i] = T.max(D[i, s] - up[i - 1], A[i, s])
+        X[29, s] = up[29]
+        for i in range(29):
+            X[28 - i, s] = T.min(up[28 - i] - X[29 - i, s], A[28 - i, s])
+
+
+@T.prim_func
 def carried(A: T.Buffer((M,), "float32"), B: T.Buffer((M,), "float32")):
     """An iteration reads what the iteration before it left in s."""
     s = T.float32(0)
@@ -168,7 +196,10 @@ def _lanes(sch: Schedule) -> set[int]:
     }  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("func", "lanes"), [(median, 64), (random_walk, 16), (counted, 16)])
+@pytest.mark.parametrize(
+    ("func", "lanes"),
+    [(median, 64), (random_walk, 16), (counted, 16), (shrinking, 16), (tridiagonal, 16)],
+)
 def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: int) -> None:
     sch = Schedule(func)
     default_trace(func, TARGET).apply(sch)
@@ -258,6 +289,14 @@ def test_rows_of_run_time_length_are_summed_in_lanes(length: int) -> None:
     rng = np.random.default_rng(2)
     given = [rng.standard_normal((37, length)).astype("float32") for _ in range(2)]
     _bits(centred_at_run_time, [scheduled], given)
+
+
+def test_a_sort_of_loops_with_other_ends_stays_in_registers() -> None:
+    sch = Schedule(shrinking)
+    default_trace(shrinking, TARGET).apply(sch)
+    assert {n.kind for n in sch.state.loops_above(sch.state.block(sch.get_block("v_1")))[2:]} == {
+        ForKind.UNROLLED
+    }
 
 
 def test_sums_in_any_order_do_not_walk() -> None:

@@ -7,7 +7,7 @@ from math import inf
 from metasched.analysis.block import is_leaf
 from metasched.analysis.closing import closed_over
 from metasched.analysis.cover import loop_ranges
-from metasched.analysis.producers import continues_reduction, from_same_side
+from metasched.analysis.producers import continues_reduction, from_same_side, self_contained
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.arith.affine import interval, linear
 from metasched.arith.analyzer import Analyzer
@@ -92,6 +92,8 @@ def _allocated(state: State, realize: BlockRealize, index: int) -> Buffer:
 @proof
 def _require_private(state: State, scope: Scope, node: For, buffer: Buffer) -> None:
     """Refuse a value that enters or leaves an iteration of the loop in the buffer."""
+    if self_contained(buffer, scope, node):
+        return
     loops, below = [*state.loops_above(node), node], scope.under(node)
     for child in scope.readers(buffer):
         if not from_same_side(scope, child, buffer, loops, below):
