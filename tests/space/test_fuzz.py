@@ -121,3 +121,21 @@ def test_a_program_that_is_wrong_is_seen(more: str, kind: str) -> None:
     with pytest.raises(Broken) as caught:
         check(Case(0, RANDOM, (0,), "native"), func, (task, [a, a * 0], [a, a]))
     assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [("scan", False), ("spatial", False), ("", True)],
+)
+def test_a_block_that_is_a_scan_may_sum_in_another_order(kind: str, kept: bool) -> None:
+    block = f"""
+        with T.block("B"):
+            vi, vk = T.axis.spatial(3, i), T.axis.{kind}(9, k)
+            B[vi, vk] = T.if_then_else(vk == 0, A[vi, vk], B[vi, vk - 1] + A[vi, vk])
+    """
+    plain = "\n        B[i, k] = T.if_then_else(k == 0, A[i, k], B[i, k - 1] + A[i, k])\n"
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((3, 9), "float32"), B: T.Buffer((3, 9), "float32")):
+    for i, k in T.grid(3, 9):{block if kind else plain}""")
+    assert keeps_bits(func) is kept
