@@ -322,7 +322,8 @@ class _Session:
             log = EventLog(folder / EVENTS)
         except OSError as error:
             self.pool.close()
-            raise TuneError(f"{folder} cannot be written: {error.strerror}") from None
+            hint = ": it is a file, name a folder" if folder.is_file() else ""
+            raise TuneError(f"{folder} cannot be written: {error.strerror}{hint}") from None
         runners: list[Runner] = []
         self._recall(folder / MODEL)
         try:

@@ -117,7 +117,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "evolution autoscheduler annealing baselines guard learning observe run scheduler final "
         "result tasks parts",
     ),
-    ("", 404, "autoschedule tune"),
+    ("", 405, "autoschedule tune"),
     (
         "report",
         2520,

@@ -318,6 +318,8 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             lost = self._read_only and any(word in str(error) for word in _LOST)
             hint = "; `metasched tune` keeps such a file aside and starts a new one" if lost else ""
+            if "disk I/O" in str(error):
+                hint = "; its disk may be full or fail: free some of it, or use another folder"
             raise DatabaseError(
                 f"{self.path}: cannot be opened: {clipped(str(error))}{hint}"
             ) from None

@@ -280,11 +280,15 @@ class _Buffer:
         shape = "(" + ", ".join(extent_text(e) for e in self.param.shape) + ")"
         wanted = f"expected a NumPy array of {self.param.dtype} {shape}"
         if not isinstance(value, np.ndarray):
-            return f"{wanted}, got {type(value).__name__}"
+            listed = isinstance(value, (list, tuple, memoryview)) and not self.param.written
+            hint = f'; pass numpy.asarray(..., "{self.param.dtype}")' if listed else ""
+            return f"{wanted}, got {type(value).__name__}{hint}"
         if isinstance(value, np.ma.MaskedArray):
             return "is a masked array, and a kernel knows no masks; pass its filled() or its data"
         if value.dtype != self.dtype:
-            return f"has dtype {value.dtype}, {wanted}"
+            number = value.dtype.kind in "biuf" and not self.param.written
+            hint = f'; pass its astype("{self.param.dtype}")' if number else ""
+            return f"has dtype {value.dtype}, {wanted}{hint}"
         if not self._rank(value):
             return f"has {value.ndim} dimensions, {wanted}{self.hint}"
         if self.fixed and value.shape != self.shape:
@@ -300,7 +304,7 @@ class _Buffer:
             return f"was packed by another kernel{self.hint}"
         if self.param.written and not value.flags.writeable:
             return "is written by the kernel, but the array is read-only; pass a copy"
-        return f"is not aligned to its item size of {self.align} bytes"
+        return f"is not aligned to its item size of {self.align} bytes; pass a copy"
 
 
 class _Scalar:

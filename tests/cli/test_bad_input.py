@@ -596,6 +596,7 @@ def test_a_limit_below_zero(cli, tuned):
 def test_places_that_cannot_be_written(cli, tuned, tmp_path):
     (tmp_path / "file").write_text("")
     refused(cli("tune", *GMM, "--work-dir", "file/work"), "file/work cannot be written")
+    refused(cli("tune", *GMM, "--work-dir", "file"), "File exists: it is a file, name a folder")
     refused(cli("report", tuned.folder, "-o", "file/page.html"), "cannot be written", code=1)
     refused(cli("build", tuned.trace, "-o", "file/dist"), "file", code=1)
 

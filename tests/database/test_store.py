@@ -189,6 +189,15 @@ def test_places_that_cannot_be_written(tmp_path):
         Store(tmp_path / "missing.sqlite", read_only=True)
 
 
+def test_a_disk_without_room_for_a_new_file(tmp_path, monkeypatch):
+    def full(self):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(Store, "_connect", full)
+    with pytest.raises(DatabaseError, match="disk I/O error; its disk may be full or fail: free"):
+        Store(tmp_path / "db.sqlite")
+
+
 @pytest.mark.parametrize(
     "change",
     [

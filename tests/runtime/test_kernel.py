@@ -82,10 +82,13 @@ def misaligned(x):
         (lambda a, b, c: (a,), "main takes 3 arguments (A, B, C), 1 given; B must be given"),
         (lambda a, b, c: (a, b, c, c), "main takes 3 arguments (A, B, C), 4 given"),
         (lambda a, b, c: (a, b.tolist(), c), "argument 2 (B): expected a NumPy array of float32 "
-         "(16, 16), got list"),
+         '(16, 16), got list; pass numpy.asarray(..., "float32")'),
         (lambda a, b, c: (None, b, c), "argument 1 (A): expected a NumPy array of float32 "
          "(16, 16), got NoneType"),
-        (lambda a, b, c: (a.astype("float64"), b, c), "argument 1 (A): has dtype float64, "),
+        (lambda a, b, c: (a.astype("float64"), b, c), "argument 1 (A): has dtype float64, "
+         'expected a NumPy array of float32 (16, 16); pass its astype("float32")'),
+        (lambda a, b, c: (a, b, c.astype("float64")), "argument 3 (C): has dtype float64, "
+         "expected a NumPy array of float32 (16, 16)"),
         (lambda a, b, c: (a, b.astype(">f4"), c), "argument 2 (B): has dtype >f4"),
         (lambda a, b, c: (a[:8], b, c), "argument 1 (A): has shape (8, 16), expected"),
         (lambda a, b, c: (a.reshape(-1), b, c), "argument 1 (A): has 1 dimensions, expected"),
@@ -99,7 +102,7 @@ def misaligned(x):
         (lambda a, b, c: (a, b, readonly(c)), "argument 3 (C): is written by the kernel, but the "
          "array is read-only; pass a copy"),
         (lambda a, b, c: (misaligned(a), b, c), "argument 1 (A): is not aligned to its item size "
-         "of 4 bytes"),
+         "of 4 bytes; pass a copy"),
         (lambda a, b, c: (a, b, a), "argument 3 (C): is written by the kernel and overlaps "
          "argument 1 (A)"),
     ],
