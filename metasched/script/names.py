@@ -32,6 +32,7 @@ class Names:
 
     Attributes:
         local: names that are assigned, looped over or bound by `with`.
+        ended: those that are looped over or bound by `with`.
         carried: pairs (scope, name); a scope is the `id` of its list of statements.
         keys: of names in a later life, see `lives`; a key stands for the name in all other tables.
         hidden: the uses, as syntax nodes, of names whose value in Python is another, because an
@@ -44,6 +45,7 @@ class Names:
     ) -> None:  # fmt: skip
         self.keys = keys or {}
         self.local: set[str] = set()
+        self.ended: set[str] = set()
         self.carried: set[tuple[int, str]] = set()
         self.hidden: dict[ast.AST, str] = {}
         self._frames: list[_Frame] = []
@@ -118,6 +120,7 @@ class Names:
         for target in targets:
             name = self.key(target)
             self.local.add(name)
+            self.ended.add(name)
             for depth, frame in enumerate(self._frames):
                 if name in frame.bound or name in frame.closed:
                     frame.lost.add(name)

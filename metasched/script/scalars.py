@@ -217,6 +217,9 @@ class ScalarReader(StoreReader):
         found = self.scopes.get(key)
         self._not_hidden(node)
         if found is None and key in self.names.local and key not in self.scopes:
+            if key in self.names.ended:
+                self.fail(node, f"{node.id!r} has no value here: its loop or `with` has ended",
+                          f"keep it inside, under another name: last = {node.id}")  # fmt: skip
             self.fail(node, f"{node.id!r} has no value here: it is assigned later, or in a scope "
                       "that has ended", "give it a value before, in this scope")  # fmt: skip
         found = super().name(node) if found is None else found
