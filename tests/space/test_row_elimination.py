@@ -50,6 +50,20 @@ def test_dot_products_of_several_rows_run_side_by_side():
     assert "T.unroll" not in offered("poly.lu")[0].script()  # the rows are in vectors
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_short_blocks_of_rows_run_on_one_core(cores):
+    *threads, alone, written = offered("poly.trisolv", cores=cores)
+    assert ["T.parallel" in one.script() for one in threads] == [True] * (cores - 1)
+    assert "T.parallel" not in alone.script() and "T.unroll" in alone.script()
+    work = workloads.get("poly.trisolv")
+    inputs = work.inputs((120,))
+    arrays = work.arguments(inputs, (120,))
+    build(alone.mod)(*arrays)
+    for array, wanted in zip(arrays, work.expected(inputs, (120,)), strict=True):
+        np.testing.assert_allclose(array, wanted, rtol=1e-12)
+    assert len(written.trace) == 1  # get_block
+
+
 def test_rows_run_along_memory():
     along = offered("poly.lu")[1]
     assert along.script().index('"divide"') < along.script().index('"lower"')

@@ -39,6 +39,10 @@ from metasched.space.tiling import loop_handle, uniform
 
 LEAST, MOST = 4, 64
 """The fewest and the most rows of a block."""
+MOST_ALONE = 16
+"""The most rows of a block on one core: what the rows need of each other runs in short loops."""
+LONG = 1 << 14
+"""Blocks of more steps run in parallel alone."""
 TOGETHER = (4, 5, 3, 2)
 """Choices of how many rows run side by side, the best first."""
 
@@ -47,11 +51,11 @@ TOGETHER = (4, 5, 3, 2)
 class RowElimination:
     """Offer rows in blocks, beside the program as written (see the file's docstring).
 
-    The module acts on root blocks. Offers rows along memory alone, and with blocks of rows that run
-    in parallel.
+    The module acts on root blocks. Offers rows along memory alone, with blocks of rows that run in
+    parallel, and with short blocks of rows on one core where their dot products share an operand.
 
     Attributes:
-        cores: of the machine; one core gets no blocks of rows.
+        cores: of the machine; one core gets no parallel blocks of rows.
     """
 
     cores: int = 1
@@ -73,9 +77,9 @@ class RowElimination:
             _along_memory(along, loop)
         if along.mod is not sch.mod:
             found.insert(0, along)
-        if self.cores > 1:
+        for parallel in (False, True) if self.cores > 1 else (False,):
             blocked = along.copy()
-            if sum(_in_blocks(blocked, loop) for loop in top_loops(blocked, block)):
+            if sum(_in_blocks(blocked, loop, parallel) for loop in top_loops(blocked, block)):
                 found.insert(0, blocked)
         return found
 
@@ -210,14 +214,18 @@ def _handle(sch: Schedule, node: Stmt) -> LoopRV:
     return loop_handle(sch, node)
 
 
-def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
-    """Run the steps of a block of rows that need finished rows alone in parallel.
+def _in_blocks(sch: Schedule, loop: LoopRV, parallel: bool) -> bool:
+    """Run the steps of a block of rows that need finished rows alone in parallel, or on one core
+    with dot products side by side.
 
     Returns whether there are such steps; otherwise the schedule is unchanged.
     """
     before = len(sch.trace)
-    extent = as_int(_node(sch, loop).extent)
-    sizes = [d for d in divisors(extent or 1) if LEAST <= d <= MOST and d < (extent or 1)]
+    extent = as_int(_node(sch, loop).extent) or 1
+    most = MOST if parallel else MOST_ALONE
+    if not parallel and steps(_node(sch, loop)) * most > LONG * extent:
+        return False
+    sizes = [d for d in divisors(extent) if LEAST <= d <= most and d < extent]
     if not sizes or not _is_recurrence(sch, loop):
         return False
     group, sizes = next(
@@ -243,14 +251,17 @@ def _in_blocks(sch: Schedule, loop: LoopRV) -> bool:
                 undo_to(sch, mark)
         place += 1
     try:
-        together, _ = _apart(sch, inside, front)
-        together = _side_by_side(sch, together, group)
-        sch.parallel(together)
+        apart, _ = _apart(sch, inside, front)
+        together = _side_by_side(sch, apart, group)
+        if parallel:
+            sch.parallel(together)
     except ScheduleError:
         undo_to(sch, before)
         return False
+    if not parallel and together is not apart:
+        return True
     node = _node(sch, together)
-    if steps(node, loop_ranges(sch.state.loops_above(node))) < SMALL_INSIDE:
+    if not parallel or steps(node, loop_ranges(sch.state.loops_above(node))) < SMALL_INSIDE:
         undo_to(sch, before)
         return False
     return True
