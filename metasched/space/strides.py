@@ -157,6 +157,12 @@ def walks(access: Access, child: Child, lanes: For) -> bool:
     return (as_int(inner[-1].extent) or STEPS) >= STEPS and stride_of(access, child, inner[-1]) == 1
 
 
+def rows_apart(child: Child, loop: For) -> bool:
+    """Whether the lanes of a load lie apart and walk along memory: each lane reads its own row."""
+    moves = strides(child, loop)
+    return len(_without(moves, lambda a: walks(a, child, loop))) < len(moves)
+
+
 def walking(child: Child, loop: For) -> bool:
     """Whether lanes along a loop are vectors around the loops inside: some loads walk along
     memory, and the others are `contiguous`."""

@@ -277,7 +277,7 @@ def test_statements_that_store_along_rows_get_a_loop_of_their_own(
     found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
     (space,) = [s for s in found if any("whole_iterations" in e.values for e in s.entries)]
     drawn = [draw(func, space, seed) for seed in range(6)]
-    assert any(lanes // 2 in _lanes(sch) for sch in drawn) is (lanes == 16)
+    assert any(lanes // 2 in _lanes(sch) for sch in drawn)
     _bits(func, [scheduled, *drawn], given)
 
 

@@ -22,7 +22,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
 from metasched.space.loop_kinds import SMALL, child_of, steps
-from metasched.space.strides import has_walks
+from metasched.space.strides import rows_apart
 from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "whole_iterations"
@@ -69,7 +69,7 @@ class WholeIterations:
         if extent is None:  # rows of a sparse matrix are short, and the last vector is masked
             sizes = [lanes // 2, lanes]
         else:
-            if any(has_walks(c.block) for c in under) and lanes >= 2 * STEPS:
+            if any(rows_apart(c, loop) for c in under) and lanes >= 2 * STEPS:
                 sizes.insert(0, lanes // 2)  # rows may push each other out of the cache
             sizes = [n for n in sizes if n <= extent]
         taken = any(TILED in c.block.annotations for c in under)
