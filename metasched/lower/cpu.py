@@ -31,6 +31,7 @@ from metasched.lower.passes.shifts import shift_by_powers
 from metasched.lower.passes.short_loops import unroll_short_loops
 from metasched.lower.passes.simplify import simplify
 from metasched.lower.passes.tiles import keep_tiles
+from metasched.lower.passes.turned_rows import turn_rows
 from metasched.lower.passes.unroll import unroll_register_tiles
 from metasched.lower.passes.walk import lanes_around_walks
 from metasched.lower.passes.zeros import skip_zeros
@@ -78,6 +79,7 @@ _CPU = Pipeline(
         (narrow_comparisons, "earlier passes read comparisons of 64-bit indices"),
         (lanes_around_walks, "earlier passes read nests as they are written"),
         (lane_loops, "earlier passes read loops and variables as they are written"),
+        (turn_rows, "earlier passes read loops as they are written; needs all loops that stay"),
         (copy_rows, "earlier passes read loops as they are written"),
         (shift_by_powers, "earlier passes read quotients and remainders"),
         (unroll_short_loops, "loops that earlier passes turn into vectors stay whole"),

@@ -15,20 +15,22 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import prod
 
-from metasched.analysis.access import SHUFFLED, accesses, stride_of, strides
+from metasched.analysis.access import SHUFFLED, Access, accesses, stride_of, strides
 from metasched.analysis.block import is_leaf, loop_iter_kind
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.analysis.sequence import statement_blocks
-from metasched.arith.affine import interval
+from metasched.arith.affine import interval, linear
 from metasched.arith.bounds import Interval
+from metasched.arith.linear import Linear
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockToken, BufferStore, For, ForKind, IterKind, While
-from metasched.ir.visit import free_vars, walk_stmts
+from metasched.ir.visit import free_vars, substitute, walk_stmts
+from metasched.lower.passes.turned_rows import MOST_BYTES, row_span
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
@@ -44,6 +46,9 @@ SIDE = 8
 """The most iterations of a loop over a small matrix, and the fewest of one that has vectors."""
 WORD = 32
 """The bits of the narrowest elements that are exchanged between rows and vectors."""
+TURNED, TURN, WAIT = 16, 6, 16
+"""The lanes for which `turns_rows` counts, the operations that turn a vector of elements, and those
+in the time of a load that waits for a store."""
 MOST = 1 << 20
 """The most elements of a temporary buffer with a copy for each iteration of a loop."""
 
@@ -54,7 +59,7 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
     Gives the loop and this memory. There need be no memory if several statements share the loop and
     lanes walk along memory, which the statements then load once. The accesses of other memory are
     contiguous, or reach at most `SHUFFLED` elements apart, or one element for all lanes; or each
-    lane walks along memory. Or lanes lie in short rows, with which the iterations compute much.
+    lane walks along memory. Or lanes lie in rows, with which the iterations compute much.
     """
     for loop in reversed(child.loops):
         under = scope.under(loop)
@@ -63,7 +68,7 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
             if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
         ]  # fmt: skip
         together = len(under) > 1 and any(has_walks(c.block) for c in under)
-        rows = in_rows(under, loop)
+        rows = in_rows(under, loop) or turns_rows(scope, under, loop, private)
         if (private or together or rows) and _fits(scope, loop, under, private, rows):
             return loop, private
     return None
@@ -100,6 +105,82 @@ def in_rows(under: Sequence[Child], loop: For) -> bool:
                 moved[key] = min(move, moved.get(key, 0) + times)
     wide = max(moved.values(), default=0) > SHUFFLED
     return wide and total <= UNROLLED and work >= sum(moved.values())
+
+
+def turns_rows(scope: Scope, under: Sequence[Child], loop: For, private: Sequence[Buffer]) -> bool:
+    """Whether lanes along a loop lie in rows that `lower.passes.turned_rows` copies, and the copies
+    pay: most work has no vectors along the loops inside."""
+    forms: dict[Buffer, list[tuple[Linear, bool]]] = {}
+    inner: dict[Var, Interval] = {}
+    near: set[Buffer] = set()
+    alone = together = 0.0
+    for child in under:
+        inside = child.loops[child.loops.index(loop) + 1 :]
+        inner |= {n.var: r for n, r in zip(child.loops, _ranges(child.loops).values(), strict=True)}
+        if has_walks(child.block) or any(n.kind is not ForKind.SERIAL for n in inside):
+            return False
+        work, waits = _work(scope, child, loop, inside, inner)
+        together += work
+        alone += work / _own_lanes(scope, child, inside) + waits
+        for access, move in strides(child, loop):
+            if access.buffer in private:
+                continue
+            if move is not None and (1 if access.is_write else -1) <= move <= SHUFFLED:
+                near.add(access.buffer)
+                continue
+            address = _address(access, child)
+            if move is None or address is None or access.buffer.dtype.bits < WORD:
+                return False
+            forms.setdefault(access.buffer, []).append((address, access.is_write))
+    inner = {v: r for v, r in inner.items() if v not in {n.var for n in _outside(under[0], loop)}}
+    moved = size = 0
+    for buffer, each in forms.items():
+        span = row_span(each, loop.var, inner)
+        if buffer in near or span is None or (span.stored and not span.whole):
+            return False
+        moved += span.count
+        size += span.count * buffer.dtype.bytes * TURNED
+    return 0 < size <= MOST_BYTES and alone > 2 * (together + TURN * moved) / TURNED
+
+
+def _outside(child: Child, loop: For) -> Sequence[For]:
+    """The loops around a block down to `loop`."""
+    return child.loops[: child.loops.index(loop) + 1]
+
+
+def _work(
+    scope: Scope, child: Child, loop: For, inside: Sequence[For], ranges: Mapping[Var, Interval]
+) -> tuple[float, float]:
+    """The operations and stores of a block in an iteration of `loop`; and operations for the time
+    in which vectors wait for what was just stored, where steps around them need their order."""
+    times = [max(1.0, interval(n.extent, ranges)[1]) for n in inside]
+    stores = sum(a.is_write for a in accesses(child.block))
+    operations = arithmetic(child.block, loop.var, child.realize.bindings)
+    ordered = any(carried_dependence(n, scope) is not None for n in inside[:-1])
+    return prod(times) * (operations + stores), WAIT * prod(times[:-1]) * ordered
+
+
+def _own_lanes(scope: Scope, child: Child, inside: Sequence[For]) -> int:
+    """The lanes that a block may have along the innermost loop; as many as a reduction, which has
+    vectors of its own."""
+    if not inside:
+        return 1
+    if any(v.is_reduce for v in child.block.iter_vars):
+        return TURNED
+    last = inside[-1]
+    if not contiguous(child, last) or carried_dependence(last, scope) is not None:
+        return 1
+    return min(TURNED, as_int(last.extent) or TURNED)
+
+
+def _address(access: Access, child: Child) -> Linear | None:
+    """The place of an access in its buffer, over the variables of loops."""
+    total = Linear({}, 0)
+    for index, by in zip(access.indices, access.buffer.constant_strides(), strict=True):
+        if by is None or not access.inner.isdisjoint(free_vars(index)):
+            return None
+        total = total.plus(linear(substitute(index, child.realize.bindings)), by)
+    return total
 
 
 def _pads(block: Block) -> bool:

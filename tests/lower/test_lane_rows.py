@@ -22,10 +22,10 @@ def main(n: T.int32, A: T.Buffer(({stride} * 24,)), B: T.Buffer(({stride} * 24,)
 
 
 def inside(text: str) -> list[For]:
-    """The loops inside of the loop over lanes."""
-    stmts = walk_stmts(lower(parse(text), NATIVE).body)
-    lanes = next(s for s in stmts if isinstance(s, For) and s.kind is ForKind.VECTORIZED)
-    return [s for s in walk_stmts(lanes.body) if isinstance(s, For)]
+    """The loops inside of the loop over lanes; loops over lanes that copy rows hold none."""
+    loops = [s for s in walk_stmts(lower(parse(text), NATIVE).body) if isinstance(s, For)]
+    lanes = [s.body for s in loops if s.kind is ForKind.VECTORIZED]
+    return [s for body in lanes for s in walk_stmts(body) if isinstance(s, For)]
 
 
 def same(text: str, stride: int) -> None:

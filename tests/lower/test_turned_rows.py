@@ -1,0 +1,194 @@
+"""Lanes along rows work on copies of the rows; no other element is read or written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codegen.kernels import NATIVE, agree, build, call, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metasched.ir.stmt import Allocate
+from metasched.ir.visit import walk_stmts
+from metasched.lower.pipeline import lower
+from metasched.measure.data import Array
+from metasched.runtime.guarded_memory import AT_END, AT_START, GuardedMemory
+from metasched.script import parse
+
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer((48, {n}), "{dtype}"), X: T.Buffer((48, {n}), "{dtype}"),
+         p: T.Buffer(({n},), "int32"), m: T.int32):
+    for b in {outer}(3):
+        for s in T.vectorized({lanes}):
+            {body}
+"""
+RECURRENCE = """
+            for i in range(1, {n}):
+                X[b * 16 + s, i] = T.max(X[b * 16 + s, i - 1] - A[b * 16 + s, i], {two})"""
+TURNED = {
+    "a recurrence": RECURRENCE,
+    "backwards": """
+            X[b * 16 + s, {n} - 1] = A[b * 16 + s, {n} - 1]
+            for i in range({n} - 1):
+                X[b * 16 + s, {n} - 2 - i] = X[b * 16 + s, {n} - 1 - i] - A[b * 16 + s, i]""",
+    "a part of the row": """
+            for i in range(3, 20):
+                X[b * 16 + s, i] = X[b * 16 + s, i - 2] * {two}""",
+    "a triangle": """
+            for i in range(1, 20):
+                for j in range(i):
+                    X[b * 16 + s, i] = T.min(X[b * 16 + s, i], A[b * 16 + s, j] + X[b * 16 + s, j])
+            for i in range(20):
+                X[b * 16 + s, i] = X[b * 16 + s, i] + {two}""",
+    "a condition": """
+            for i in range(1, {n}):
+                if A[b * 16 + s, i] > X[b * 16 + s, i - 1]:
+                    X[b * 16 + s, i] = X[b * 16 + s, i - 1]""",
+    "a variable": """
+            for i in range(1, {n}):
+                t: T.{dtype} = T.max(X[b * 16 + s, i - 1], A[b * 16 + s, i])
+                X[b * 16 + s, i] = t - {two}""",
+    "beside other memory": """
+            for i in range(1, {n}):
+                X[b * 16 + s, i] = T.max(X[b * 16 + s, i - 1], A[p[i], 0]) + A[0, i]""",
+    "a run-time number of steps": """
+            for i in range(m):
+                for j in range(1, 20):
+                    X[b * 16 + s, j] = T.max(X[b * 16 + s, j - 1], A[b * 16 + s, j])""",
+}
+KEPT = {
+    "a column from memory": """
+            for i in range(1, {n}):
+                X[b * 16 + s, p[i]] = X[b * 16 + s, 0] + {two}""",
+    "rows that overlap": """
+            for i in range(1, {n}):
+                X[b * 8 + s // 2, i] = X[b * 8 + s // 2, i - 1]""",
+    "run-time columns": """
+            for i in range(m):
+                X[b * 16 + s, i] = A[b * 16 + s, i] + {two}""",
+    "columns alone": """
+            X[b * 16 + s, 0] = A[b * 16 + s, 3] + A[b * 16 + s, 4]""",
+}
+
+
+def text(body: str, n: int = 37, dtype: str = "float32", lanes: int = 16,
+         outer: str = "T.parallel") -> str:  # fmt: skip
+    names = {"n": n, "dtype": dtype, "two": f"T.{dtype}(2)"}
+    return ROWS.format(body=body.strip().format(**names), lanes=lanes, outer=outer, **names)
+
+
+def copies(source: str) -> list[str]:
+    """The buffers whose rows are copied."""
+    made = (s.buffer.name for s in walk_stmts(lower(parse(source), NATIVE).body)
+            if isinstance(s, Allocate))  # fmt: skip
+    return sorted(name.removesuffix("_rows") for name in made)
+
+
+def arrays(n: int = 37, dtype: str = "float32") -> list[np.ndarray]:
+    p = np.random.default_rng(0).permutation(n).astype("int32")
+    return [integers((48, n), dtype), integers((48, n), dtype, 1), p]
+
+
+@pytest.mark.parametrize("outer", ["range", "T.parallel"])
+@pytest.mark.parametrize("body", TURNED.values(), ids=TURNED)
+def test_rows_are_copied(body, outer):
+    source = text(body, outer=outer)
+    assert "X" in copies(source)
+    agree(source, *arrays(), 5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32"])
+@pytest.mark.parametrize("n", [17, 32, 35])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_types_and_lengths(dtype, n, lanes):
+    source = text(RECURRENCE, n, dtype, lanes)
+    assert copies(source) == ["A", "X"]
+    agree(source, *arrays(n, dtype), 5)
+
+
+@pytest.mark.parametrize("body", KEPT.values(), ids=KEPT)
+def test_what_is_no_row_stays(body):
+    source = text(body, outer="range")
+    assert not copies(source)
+    agree(source, *arrays(), 5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_narrow_elements_stay(dtype):
+    assert not copies(text(RECURRENCE, dtype=dtype))
+
+
+def test_a_lane_that_a_condition_masks():
+    """Rows behind the last one are not touched: the last vector holds 8 rows of 40."""
+    source = text("""
+            if b * 16 + s < 40:
+                for i in range(1, {n}):
+                    X[b * 16 + s, i] = T.max(X[b * 16 + s, i - 1] - A[b * 16 + s, i], {two})
+    """).replace("((48,", "((40,")
+    assert copies(source) == ["A", "X"]
+    agree(source, *(a[:40].copy() if a.ndim == 2 else a for a in arrays()), 5)
+
+
+GAPS = """
+            for i in range(18):
+                X[b * {rows} + s, 2 * i + {odd}] = T.max(A[b * {rows} + s, i], {two})"""
+
+
+def test_elements_of_another_thread_are_not_written_back():
+    """Each thread stores to the even or the odd elements of all rows."""
+    body = GAPS.replace("{rows}", "0").replace("{odd}", "(b % 2)")
+    assert "X" not in copies(text(body.replace("{two}", "{two} + b // 2")))
+    body = GAPS.replace("{rows}", "16").replace("{odd}", "1")
+    assert "X" not in copies(text(body))
+    assert "X" in copies(text(body, outer="range"))
+    agree(text(body, outer="range"), *arrays(), 5)
+
+
+def test_threads_with_columns_of_their_own():
+    body = """
+            for i in range(12):
+                X[s, b * 12 + i] = T.max(X[s, b * 12 + i] - A[s, 0], A[s, b * 12 + i])"""
+    assert copies(text(body)) == ["X"]
+    agree(text(body), *arrays(), 5)
+    other = body.replace("b * 12 + i] = ", "b * 10 + i] = ")
+    assert "X" not in copies(text(other))
+
+
+@pytest.mark.parametrize("place", [AT_START, AT_END])
+@pytest.mark.parametrize("body", [TURNED["a recurrence"], TURNED["backwards"]])
+def test_nothing_outside_of_the_arrays_is_touched(body, place):
+    source = text(body, 19)
+    given_data = arrays(19)
+    layout = [
+        Array(name, str(a.dtype), a.shape, (a.shape[1], 1) if a.ndim > 1 else (1,), True, False, 0,
+              1, 0.0)
+        for name, a in zip("AXp", given_data, strict=True)
+    ]  # fmt: skip
+    memory = GuardedMemory(layout, place)
+    for position, a in enumerate(given_data):
+        memory.write(position, a)
+    assert call(build(source), *memory.views, 5) == 0
+    agree(source, *given_data, 5)
+
+
+OPERAND = st.tuples(st.sampled_from("AX"), st.integers(-2, 2), st.integers(8, 11))
+STATEMENT = st.tuples(OPERAND, OPERAND, OPERAND, st.integers(1, 9))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(STATEMENT, min_size=1, max_size=3), st.sampled_from([4, 8, 16]))
+def test_random_recurrences(statements, lanes):
+    """Columns move forwards, backwards, by two, or stay."""
+
+    def at(operand: tuple[str, int, int]) -> str:
+        name, by, start = operand
+        return f"{name}[b * 16 + s, {start + (16 if by < 0 else 0)} + i * {by}]"
+
+    body = "\n".join(
+        f"            for i in range({n}):\n"
+        f"                {at(('X', *to[1:]))} = T.max({at(a)} - {{two}}, {at(b)})"
+        for to, a, b, n in statements
+    )
+    source = text(body, 40, lanes=lanes)
+    agree(source, *arrays(40), 5)
