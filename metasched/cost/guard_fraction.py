@@ -38,8 +38,9 @@ class Condition(NamedTuple):
     skips: bool = False
 
 
-def digits_of(expr: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits:
-    """The digits of an integer expression; a part that is not affine counts as constant.
+def digits_of(expr: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits | None:
+    """The digits of an integer expression; None if a part of it is unknown, such as an element of a
+    buffer or an exclusive or.
 
     Args:
         bound: the value of each variable: an expression, or a loop's index and extent.
@@ -47,20 +48,27 @@ def digits_of(expr: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits
     form = as_written(expr)
     least, digits = form.const, dict[int, tuple[int, int]]()
     for atom, coef in form.terms.items():
-        least, digits = _sum(least, digits, *_digits_of_atom(atom, bound), coef)
+        found = _digits_of_atom(atom, bound)
+        if found is None:
+            return None
+        least, digits = _sum(least, digits, *found, coef)
     return least, digits
 
 
-def _digits_of_atom(atom: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits:
+def _digits_of_atom(atom: Expr, bound: Mapping[Var, Expr | tuple[int, int]]) -> Digits | None:
     if isinstance(atom, Var):
-        found = bound.get(atom)
-        if isinstance(found, tuple):
-            return 0, {found[0]: (1, found[1])}
-        return digits_of(found, bound) if found is not None else (0, {})
+        value = bound.get(atom)
+        if isinstance(value, tuple):
+            return 0, {value[0]: (1, value[1])}
+        return None if value is None else digits_of(value, bound)
+    if isinstance(atom, ir.Cast):
+        return digits_of(atom.value, bound)
     if not isinstance(atom, ir.BinaryOp):
-        return 0, {}
-    least, digits = digits_of(atom.a, bound)
-    other, more = digits_of(atom.b, bound)
+        return None
+    left, right = digits_of(atom.a, bound), digits_of(atom.b, bound)
+    if left is None or right is None:
+        return None
+    (least, digits), (other, more) = left, right
     if isinstance(atom, ir.Mul):
         if digits:
             least, digits, other, more = other, more, least, digits
@@ -125,7 +133,10 @@ def _condition(
         low, high, strict = test.b, test.a, isinstance(test, ir.GT)
     else:
         return None
-    least, digits = _sum(*digits_of(low, bound), *digits_of(high, bound), -1)
+    left, right = digits_of(low, bound), digits_of(high, bound)
+    if left is None or right is None:
+        return None
+    least, digits = _sum(*left, *right, -1)
     parts = sorted((-abs(gap), loop, gap, n) for loop, (gap, n) in digits.items() if n > 1)
     found = tuple((loop, gap, n) for _, loop, gap, n in parts)
     return Condition(-least - strict, found, skips) if found else None

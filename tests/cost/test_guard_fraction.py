@@ -10,10 +10,11 @@ from cost.tiled import block, nest
 from metasched.cost.features import FEATURE_NAMES, features, work
 from metasched.cost.guard_fraction import busy_cores, conditions, guard_fraction
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import TRUE, Var, logical_and
+from metasched.ir.expr import TRUE, Cast, Var, logical_and
 from metasched.ir.func import FINITE, IRModule, PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, FrozenMap, IfThenElse, IterKind
 from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
 from metasched.target import Target
 from metasched.workloads import get
 
@@ -114,9 +115,24 @@ def test_busy_cores_of_many_iterations_are_judged_by_a_sample():
     assert 1.0 < found < 2.0
 
 
-def test_guard_fraction_of_unknown_conditions_is_one():
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda X: X[i] < 3,
+        lambda X: X[i] > j,
+        lambda X: T.bitwise_xor(i, T.shift_left(1, j)) > i,
+        lambda X: Var("unbound") > i,
+        lambda X: X[i] // 2 > j,
+    ],
+)
+def test_guard_fraction_of_unknown_conditions_is_one(test):
     X = Buffer.of("X", (12,), "int32")
-    assert guard_fraction(conditions(X[i] < 3, BOUND)) == 1.0
+    assert guard_fraction(conditions(test(X), BOUND)) == 1.0
+
+
+def test_a_cast_keeps_the_digits():
+    found = conditions(Cast("int64", i) * 2 < Cast("int64", j) + 9, BOUND)
+    assert guard_fraction(found) == pytest.approx(counted(lambda i, j, k: i * 2 < j + 9))
 
 
 def machine(mod, **kw):
