@@ -487,3 +487,38 @@ def test_a_variable_below_a_parallel_loop_is_memory_of_its_iterations():
     first, second = sch.enclose("root")
     assert len(sch.get_loops(first)) == 1 and len(sch.get_loops(second)) == 2
     check_transform(in_parallel, sch)
+
+
+@T.prim_func
+def summed_rows(A: T.Buffer((6, 8), "float32"), C: T.Buffer((6, 8), "float32")):
+    for i in range(6):
+        row = T.alloc_buffer((8,))
+        s = T.float32(0)
+        for j in range(8):
+            h = T.uint32(i * 8 + j) * T.uint32(2654435761)
+            g = h ^ (h >> T.uint32(16))
+            row[j] = T.if_then_else(g < T.uint32(1 << 31), A[i, j], T.float32(1))
+            s += row[j]
+        for j in range(8):
+            C[i, j] = row[j] / s
+
+
+def test_a_variable_does_not_keep_a_later_sum_of_what_is_stored():
+    sch = Schedule(summed_rows, check=True)
+    _, row, total, last = sch.enclose("root")
+    assert [r.buffer.name for r in sch.get(total).reads] == ["s", "row"]
+    sch.fission(sch.get_loops(row)[1])
+    sch.vectorize(sch.get_loops(row)[1])
+    sch.parallel(sch.get_loops(last)[0])
+    check_transform(summed_rows, sch)
+
+
+def test_a_variable_stays_around_stores_that_nothing_behind_reads():
+    func = parse(
+        '@T.prim_func\ndef f(A: T.Buffer((8,), "int32"), C: T.Buffer((8, 2), "int32")):\n'
+        "    for i in range(8):\n        a = A[i] * 3\n        C[i, 0] = a * a\n"
+        "        b = A[i] + 1\n        C[i, 1] = b * b\n"
+    )
+    sch = Schedule(func, check=True)
+    assert len(sch.enclose("root")) == 1
+    check_transform(func, sch)

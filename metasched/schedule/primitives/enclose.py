@@ -44,8 +44,10 @@ from metasched.ir.visit import (
     free_vars,
     jumps,
     loads_of,
+    stmt_vars,
     substitute,
     transform,
+    walk,
     walk_exprs,
     walk_stmts,
 )
@@ -70,8 +72,9 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
     where they are. A condition, a variable, a `while` or a `for` with a break goes into the block
-    with the stores below it, unless another `for` stands there. A variable above a `for` becomes
-    memory of one element. Where loops or indices mention it, its value takes its place, if the
+    with the stores below it, unless another `for` stands there; a later statement that reads what
+    these store, but not the variable, is apart. A variable above a `for` becomes memory of one
+    element. Where loops or indices mention it, its value takes its place, if the
     value is cheap and does not change below. The statements below `if c: continue` become the other
     branch of the condition. An update in a condition, whose loops may run in any order, becomes an
     update by a choice: `S = S + T.Select(c, x, 0)`.
@@ -94,7 +97,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     liberties = state.func_of(realize)[1].liberties
-    steps = _with_memory(state, without_continue(realize.block.body))
+    steps = _with_memory(state, _narrowed(without_continue(realize.block.body)))
     apart = _with_updates(steps, Updates({}, liberties))
     whole = transform(apart, _with_groups)
     made = _blocks_outside(whole)
@@ -124,6 +127,26 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     new = new if len(kept) == len(between) else around(kept)
     state.commit(edit.replace(realize, evolve(realize, block=new)))
     return [state.new_block(one.token) for one in named]
+
+
+def _narrowed(stmt: Stmt) -> Stmt:
+    """The statements outside of blocks, where a variable ends with its last use if a statement
+    behind reads what those before store: this statement, often a sum, gets a block of its own."""
+    if not isinstance(stmt, _AROUND) or (isinstance(stmt, For) and jumps(stmt.body)):
+        return stmt
+    parts = [_narrowed(part) for part in stmt.stmts]
+    same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
+    new = stmt if same else seq(parts) if type(stmt) is SeqStmt else stmt.rebuild(parts, stmt.exprs)
+    if not isinstance(new, LetStmt) or not isinstance(new.body, SeqStmt):
+        return new
+    items = new.body.items
+    end = 1 + max((n for n, item in enumerate(items) if new.var in stmt_vars(item)), default=-1)
+    inside, behind = items[:end], items[end:]
+    stored = {s.buffer.data for x in inside for s in walk_stmts(x) if isinstance(s, BufferStore)}
+    read = {x.buffer.data for item in behind for x in walk(item) if isinstance(x, BufferLoad)}
+    if stored.isdisjoint(read):
+        return new
+    return seq((evolve(new, body=seq(inside)), *behind))
 
 
 def _with_memory(state: State, stmt: Stmt) -> Stmt:
