@@ -36,9 +36,17 @@ from metasched.ir.expr import (
     Var,
     as_expr,
 )
-from metasched.ir.op import call
+from metasched.ir.op import Effect, call, effect_of
 from metasched.ir.stmt import BufferStore, IfThenElse, LetStmt, SeqStmt, Stmt, evolve, seq
-from metasched.ir.visit import free_vars, fresh_copy, loads_of, substitute, walk_exprs, walk_stmts
+from metasched.ir.visit import (
+    free_vars,
+    fresh_copy,
+    loads_of,
+    stmt_vars,
+    substitute,
+    walk_exprs,
+    walk_stmts,
+)
 
 _MOST_NODES = 400
 """The largest expression in which the values of variables replace the variables."""
@@ -66,13 +74,8 @@ class Updates:
         """Straight-line code with each such update as a store of its own; `stmt` if none is."""
         parts = list(self._parts(stmt, ()))
         stores = [self._store(_wrapped(around, leaf)) for around, leaf in parts]
-        if not any(stores):
+        if not any(stores) or _changes_tests(stmt) or _calls(stmt):
             return stmt
-        if len(parts) > 1:
-            written = {s.buffer.data for s in walk_stmts(stmt) if isinstance(s, BufferStore)}
-            tests = (e for around, _ in parts for w in around for e in w.exprs)
-            if any(load.buffer.data in written for e in tests for load in loads_of(e)):
-                return stmt
         found: list[Stmt] = []
         rest: list[Stmt] = []
         before: _Around = ()
@@ -120,10 +123,31 @@ class Updates:
         return found if all(inside) else None
 
 
+def _changes_tests(stmt: Stmt) -> bool:
+    """Whether a condition or a variable reads what the statements below it store, but the last: the
+    statements behind would see another value if each had its own condition."""
+    if isinstance(stmt, (IfThenElse, LetStmt)):
+        leaves = [s for way in stmt.stmts for s in walk_stmts(way) if isinstance(s, BufferStore)]
+        read = {load.buffer.data for e in stmt.exprs for load in loads_of(e)}
+        if any(store.buffer.data in read for store in leaves[:-1]):
+            return True
+    return any(map(_changes_tests, stmt.stmts))
+
+
+def _calls(stmt: Stmt) -> bool:
+    """Whether a statement calls foreign code, which must not run once for each update."""
+    return any(effect_of(e) > Effect.READ for s in walk_stmts(stmt) for e in s.exprs)
+
+
 def _wrapped(around: _Around, stmt: Stmt) -> Stmt:
+    """A statement with the conditions around it, and the variables that it mentions; the value of
+    such a variable stands in its place in a store that is nothing but this value."""
     for outer in reversed(around):
         if isinstance(outer, LetStmt):
-            stmt = evolve(outer, body=stmt)
+            if isinstance(stmt, BufferStore) and stmt.value is outer.var:
+                stmt = substitute(stmt, {outer.var: outer.value})
+            elif outer.var in stmt_vars(stmt):
+                stmt = evolve(outer, body=stmt)
         else:
             stmt = IfThenElse(outer.condition, stmt)
     return stmt

@@ -175,6 +175,11 @@ APART = {
         "x = A[i, k] * 2\nB[i, k] = x + 1\nQ[k % 6] = 2\nS[i] += x",
         ["opaque", "reduce"],
     ),
+    "after its condition": (
+        "x = A[i, k] * 2\nif B[i, k] > 1:\n    S[i] += x\nB[i, k] = x",
+        ["reduce", "spatial"],
+    ),
+    "written variable": ("x = B[i, k]\nB[i, k] = 0\nS[i] += x", ["opaque"]),
     "written condition": ("if B[i, k] > 1:\n    B[i, k] = 0\n    S[i] += 1", ["opaque"]),
     "argmax": ("if A[i, k] > S[i]:\n    S[i] = A[i, k]\n    Q[i] = k", ["opaque"]),
 }
@@ -295,6 +300,38 @@ def test_random_statements(dtype: str) -> None:
         vectors_and_threads(func, Target.native()).apply(sch)
         check_numbers(func, sch.mod, compiled=True)
     assert rewritten > 1
+
+
+def test_foreign_code_runs_once_for_all_updates() -> None:
+    func = program('x = T.call_extern("int32", "rand")\nS[i] += x\nQ[i] += x')
+    sch = Schedule(func)
+    assert len(sch.enclose("root")) == 1 and sch.script().count("call_extern") == 1
+
+
+def test_what_an_iteration_hands_on_is_read_as_the_neighbour_where_nothing_else_needs_it() -> None:
+    @T.prim_func
+    def words(D: T.Buffer((50000,), "uint8"), out: T.Buffer((2,), "int64")):
+        lines = T.int64(0)
+        starts = T.int64(0)
+        gap = T.bool(True)
+        for i in range(50000):
+            space = D[i] == T.uint8(32) or D[i] == T.uint8(10)
+            if D[i] == T.uint8(10):
+                lines += 1
+            if gap and not space:
+                starts += 1
+            gap = space
+        out[0] = lines
+        out[1] = starts
+
+    sch = autoschedule(words, target="cpu -num-cores=2")
+    assert sch.script().count("T.parallel") == 2 and "gap" not in sch.script()
+    data, found = (
+        np.frombuffer(b"a few words\nin two lines " * 2000, np.uint8),
+        np.zeros(2, "int64"),
+    )
+    build(sch)(data, found)
+    assert list(found) == [2000, 2000 * 6]
 
 
 def test_counts_and_sums_run_on_all_cores_in_vectors() -> None:
