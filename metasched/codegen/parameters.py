@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from metasched.codegen.signature import BufferArg, Extent, ScalarArg, Signature
 from metasched.errors import BuildError
 from metasched.ir.buffer import Buffer, BufferLoad
@@ -22,8 +24,8 @@ from metasched.ir.expr import (
 )  # fmt: skip
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call
-from metasched.ir.stmt import BufferStore, DeclBuffer
-from metasched.ir.visit import walk
+from metasched.ir.stmt import BufferStore, DeclBuffer, Evaluate, Stmt
+from metasched.ir.visit import walk_exprs, walk_stmts
 
 
 def shape_symbols(func: PrimFunc) -> tuple[Var, ...]:
@@ -96,12 +98,21 @@ def signature_of(
     return Signature(symbol, tuple(params), symbols, messages)
 
 
+def _uses(stmt: Stmt) -> Iterator[Stmt | Expr]:
+    """A statement and its expressions; none of a prefetch, which only hints."""
+    called = stmt.value if isinstance(stmt, Evaluate) else None
+    if not (isinstance(called, Call) and called.op.name == "prefetch"):
+        yield stmt
+        for expr in stmt.exprs:
+            yield from walk_exprs(expr)
+
+
 def _touched(lowered: PrimFunc) -> tuple[set[Expr], set[Expr]]:
-    """Data pointers read from and written to (taking an address counts as both)."""
+    """Data pointers read from and written to; taking an address counts as both."""
     read: set[Expr] = set()
     written: set[Expr] = set()
     views: dict[Expr, Expr] = {}
-    for node in walk(lowered.body):
+    for node in (node for stmt in walk_stmts(lowered.body) for node in _uses(stmt)):
         if isinstance(node, BufferLoad):
             read.add(node.buffer.data)
         elif isinstance(node, BufferStore):

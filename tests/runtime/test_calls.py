@@ -16,6 +16,7 @@ from metasched.ir.dtype import DType
 from metasched.runtime import quick
 from metasched.runtime.build import build
 from metasched.runtime.dlpack import _Tensor, _Versioned
+from metasched.schedule.schedule import Schedule
 from metasched.script.parser import parse
 
 CODES = {"i": 0, "u": 1, "f": 2, "b": 6,
@@ -364,3 +365,23 @@ def test_both_ways_to_an_address_agree(way):
 def test_without_cpython_addresses_are_those_that_numpy_states(monkeypatch):
     monkeypatch.setattr(quick.sys.implementation, "name", "other")
     assert quick.way_to_address() is quick.stated_address
+
+
+SCALED = """
+@T.prim_func
+def scaled(A: T.Buffer((512,), "float32"), B: T.Buffer((512,), "float32")):
+    for i in range(512):
+        with T.block("B"):
+            vi = T.axis.spatial(512, i)
+            B[vi] = A[vi] * T.float32(2)
+"""
+
+
+def test_an_argument_that_is_requested_ahead_is_not_written():
+    sch = Schedule(parse(SCALED))
+    sch.annotate(sch.get_block("B"), "prefetch_ahead", 64)
+    kernel = build(sch.mod)
+    assert "prefetch" in kernel.llvm_ir
+    a = np.arange(512, dtype=np.float32)
+    a.flags.writeable = False
+    assert np.array_equal(kernel(a), a * 2)
