@@ -8,6 +8,7 @@ no read can see both belong to two lives: two variables, of types and scopes of 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,33 +18,110 @@ class _Value:
     """What a name may hold at a place: the value of one assignment, or values of several paths."""
 
     sources: list[_Value] = field(default_factory=list)
-    life: _Value | None = (
-        None  # another value of the same life, nearer to the one that stands for it
-    )
+    life: _Value | None = None  # another value of the same life, see `_root`
     read: bool = False  # whether its sources have been joined to its life
 
 
 _Held = dict[str, _Value]
 
 
+class Expressions:
+    """The expressions of one function, each walked once.
+
+    Attributes:
+        calls: the calls in them.
+        inner: the names in lambdas.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[ast.AST, list[ast.Name]] = {}
+        self.calls: list[ast.Call] = []
+        self.inner: set[str] = set()
+
+    def names(self, node: ast.AST) -> list[ast.Name]:
+        """The names in an expression that the expression does not bind itself."""
+        if node not in self._names:
+            self._names[node] = self._walked(node)
+        return self._names[node]
+
+    def _walked(self, node: ast.AST) -> list[ast.Name]:
+        own: set[str] = set()
+        read: list[ast.Name] = []
+        stack: list[ast.AST] = [node]
+        while stack:
+            part = stack.pop()
+            if isinstance(part, ast.Name):
+                read.append(part)
+                if isinstance(part.ctx, ast.Store):
+                    own.add(part.id)
+                continue
+            if isinstance(part, ast.Constant):
+                continue
+            if isinstance(part, ast.Call):
+                self.calls.append(part)
+            elif isinstance(part, ast.Lambda):
+                self.inner |= {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
+            elif isinstance(part, ast.arg):
+                own.add(part.arg)
+            elif isinstance(part, ast.keyword) and part.arg == "where":
+                keys = part.value.keys if isinstance(part.value, ast.Dict) else ()
+                own |= {k.id for k in keys if isinstance(k, ast.Name)}
+            for value in vars(part).values():
+                if isinstance(value, ast.AST):
+                    stack.append(value)
+                elif type(value) is list:
+                    stack += [v for v in value if isinstance(v, ast.AST)]
+        return [name for name in read if name.id not in own] if own else read
+
+
+class Bindings:
+    """The names that the statements of one function bind.
+
+    Attributes:
+        of: by the `id` of each list of statements, with those of lists inside.
+        again: names that are bound several times, or once while a parameter has the name.
+        inner: the names in functions inside.
+    """
+
+    def __init__(self, body: Sequence[ast.stmt], parameters: Iterable[str]) -> None:
+        self.of: dict[int, set[str]] = {}
+        self.inner: set[str] = set()
+        self._times = Counter(list(parameters))
+        self.all = self._visit(body)
+        self.again = {name for name, times in self._times.items() if times > 1}
+
+    def _visit(self, nodes: Sequence[ast.stmt]) -> set[str]:
+        found: set[str] = set()
+        for node in nodes:
+            bound = [name.id for name in _targets(node)]
+            found |= {*bound}
+            if not isinstance(node, ast.AugAssign):
+                self._times.update(bound)
+            if isinstance(node, ast.FunctionDef):
+                self.inner |= {node.name}
+                self.inner |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                continue
+            for inner in (getattr(node, "body", None), getattr(node, "orelse", None)):
+                found |= self._visit(inner) if inner else set()
+        self.of[id(nodes)] = found
+        return found
+
+
 def lives(
-    body: Sequence[ast.stmt], parameters: Iterable[str], runs: Callable[[ast.expr], bool]
-) -> dict[ast.Name, str]:
+    body: Sequence[ast.stmt], parameters: Iterable[str], bindings: Bindings,
+    expressions: Expressions, runs: Callable[[ast.expr], bool],
+) -> dict[ast.Name, str]:  # fmt: skip
     """The keys of the names that belong to a later life than the first, or than the parameter's.
 
     A key is no identifier, so no name is written so. Names that a lambda or a function inside reads
     have one life, because such reads see the value at the call. `runs` tells whether a loop with
     this head certainly has an iteration.
     """
-    flow = _Flow(parameters, runs)
+    if not bindings.again:
+        return {}
+    flow = _Flow(parameters, bindings, expressions, runs)
     flow.block(body)
-    whole = {
-        name.id
-        for part in _parts(body)
-        if isinstance(part, (ast.Lambda, ast.FunctionDef))
-        for name in ast.walk(part)
-        if isinstance(name, ast.Name)
-    }
+    whole = bindings.inner | expressions.inner
     return {node: key for node, key in flow.later() if node.id not in whole}
 
 
@@ -57,37 +135,15 @@ def leaves(nodes: Sequence[ast.stmt]) -> bool:
     )
 
 
-def names_read(node: ast.AST) -> list[ast.Name]:
-    """The names in an expression that the expression does not bind itself."""
-    own: set[str] = set()
-    read: list[ast.Name] = []
-    stack: list[ast.AST] = [node]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, ast.Name):
-            read.append(part)
-            if isinstance(part.ctx, ast.Store):
-                own.add(part.id)
-            continue
-        if isinstance(part, ast.arg):
-            own.add(part.arg)
-        elif isinstance(part, ast.keyword) and part.arg == "where":
-            keys = part.value.keys if isinstance(part.value, ast.Dict) else ()
-            own |= {k.id for k in keys if isinstance(k, ast.Name)}
-        for value in vars(part).values():
-            if isinstance(value, ast.AST):
-                stack.append(value)
-            elif type(value) is list:
-                stack += [v for v in value if isinstance(v, ast.AST)]
-    return [name for name in read if name.id not in own]
-
-
 class _Flow:
     """Follows the values of names through the statements of one function."""
 
-    def __init__(self, parameters: Iterable[str], runs: Callable[[ast.expr], bool]) -> None:
-        self.runs = runs
-        self.held: _Held = {name: _Value() for name in parameters}
+    def __init__(
+        self, parameters: Iterable[str], bindings: Bindings, expressions: Expressions,
+        runs: Callable[[ast.expr], bool],
+    ) -> None:  # fmt: skip
+        self.runs, self.bindings, self.expressions = runs, bindings, expressions
+        self.held: _Held = {name: _Value() for name in parameters if name in bindings.again}
         self.numbers = {name: {value: 0} for name, value in self.held.items()}  # of the lives
         self.left = False  # whether the statement before was a break, continue or return
         self.exits: list[tuple[list[_Held], list[_Held]]] = []  # of loops: at breaks, at continues
@@ -113,23 +169,17 @@ class _Flow:
     def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.For):
             self._read(node.iter)
-            self._loop(
-                None,
-                _names(node.target),
-                node.body,
-                runs=self.runs(node.iter) and not leaves(node.body),
-            )
+            runs = not leaves(node.body) and self.runs(node.iter)
+            self._loop(None, node, node.body, runs)
         elif isinstance(node, ast.While):
-            self._loop(node.test, [], node.body)
+            self._loop(node.test, node, node.body)
         elif isinstance(node, ast.If):
             self._read(node.test)
             self._branches(node.body, node.orelse)
         elif isinstance(node, ast.With):
-            targets = []
             for item in node.items:
                 self._read(item.context_expr)
-                targets += _names(item.optional_vars)
-            self._loop(None, targets, node.body, jumps=False)  # T.While and T.If are such, too
+            self._loop(None, node, node.body, jumps=False)  # T.While and T.If are such, too
         elif isinstance(node, ast.Assign):
             self._read(node.value)
             for target in node.targets:
@@ -141,9 +191,7 @@ class _Flow:
             if node.value is not None:
                 self._read(node.value)
             self._assign(node.target)
-        elif isinstance(node, ast.FunctionDef):
-            self.held[node.name] = _Value()
-        else:
+        elif not isinstance(node, ast.FunctionDef):
             self._read(node)
             self._leave(node)
 
@@ -164,13 +212,13 @@ class _Flow:
         self.held, self.left = _joined(ends or gone), not ends
 
     def _loop(
-        self, test: ast.expr | None, targets: Sequence[ast.Name], body: Sequence[ast.stmt],
-        runs: bool = False, jumps: bool = True,
+        self, test: ast.expr | None, node: ast.stmt, body: Sequence[ast.stmt], runs: bool = False,
+        jumps: bool = True,
     ) -> None:  # fmt: skip
         """A body that runs any number of times, at least once if it `runs`. Without `jumps` a break
         in it leaves the loop around it."""
-        head = {}
-        for name in {t.id for t in targets} | _bound(body):
+        head, targets = {}, _targets(node)
+        for name in ({t.id for t in targets} | self.bindings.of[id(body)]) & self.bindings.again:
             before = self.held.get(name)
             head[name] = _Value([before] if before is not None else [])
         start = {**self.held, **head}
@@ -194,6 +242,8 @@ class _Flow:
     def _assign(self, target: ast.expr | None, again: bool = False) -> None:
         """An assignment; one that reads the value before, as `s += 1`, belongs to its life."""
         if isinstance(target, ast.Name):
+            if target.id not in self.bindings.again:
+                return
             before = self.held.get(target.id)
             value = _Value([before] if again and before is not None else [])
             if again:
@@ -209,7 +259,7 @@ class _Flow:
             self._read(target)
 
     def _read(self, node: ast.AST) -> None:
-        for name in names_read(node):
+        for name in self.expressions.names(node):
             value = self.held.get(name.id)
             if value is not None:
                 self.reads.append(value)
@@ -249,15 +299,20 @@ def _joined(ends: Sequence[_Held]) -> _Held:
     return found
 
 
-def _names(node: ast.expr | None) -> list[ast.Name]:
-    return [] if node is None else [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-
-
-def _parts(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    return (part for node in body for part in ast.walk(node))
-
-
-def _bound(body: Sequence[ast.stmt]) -> set[str]:
-    """The names that statements assign."""
-    found = {p.id for p in _parts(body) if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
-    return found | {p.name for p in _parts(body) if isinstance(p, ast.FunctionDef)}
+def _targets(node: ast.AST | None) -> list[ast.Name]:
+    """The names that a statement binds itself, or that a target consists of."""
+    if isinstance(node, ast.Name):
+        return [node]
+    if isinstance(node, (ast.Tuple, ast.List)):
+        parts: Sequence[ast.AST | None] = node.elts
+    elif isinstance(node, ast.Assign):
+        parts = node.targets
+    elif isinstance(node, (ast.For, ast.AugAssign, ast.AnnAssign)):
+        parts = [node.target]
+    elif isinstance(node, ast.With):
+        parts = [item.optional_vars for item in node.items]
+    elif isinstance(node, ast.Starred):
+        parts = [node.value]
+    else:
+        return []
+    return [name for part in parts for name in _targets(part)]

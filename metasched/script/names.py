@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from metasched.script.lives import names_read
+from metasched.script.lives import Expressions
 
 
 @dataclass
@@ -41,9 +41,9 @@ class Names:
 
     def __init__(
         self, body: Sequence[ast.stmt], parameters: Iterable[str] = (),
-        keys: Mapping[ast.Name, str] | None = None,
+        keys: Mapping[ast.Name, str] | None = None, expressions: Expressions | None = None,
     ) -> None:  # fmt: skip
-        self.keys = keys or {}
+        self.keys, self._expressions = keys or {}, expressions or Expressions()
         self.local: set[str] = set()
         self.ended: set[str] = set()
         self.carried: set[tuple[int, str]] = set()
@@ -168,5 +168,5 @@ class Names:
             frame.bound.add(name)
 
     def _read(self, node: ast.AST) -> None:
-        for name in names_read(node):
+        for name in self._expressions.names(node):
             self._use(self.key(name), name)

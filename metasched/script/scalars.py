@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from metasched.errors import ParseError
@@ -16,7 +17,7 @@ from metasched.ir.stmt import Allocate, Block, BufferStore, LetStmt, Stmt, evolv
 from metasched.ir.visit import reads_memory, walk, walk_exprs
 from metasched.script.buffers import BUFFER_METHODS
 from metasched.script.builder import MetaVar
-from metasched.script.lives import lives
+from metasched.script.lives import Bindings, Expressions, lives
 from metasched.script.names import Names
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Loops, Scoped
@@ -71,24 +72,26 @@ class ScalarReader(StoreReader):
     ) -> Iterator[None]:
         """A context for reading the statements of one function or macro."""
         saved = self.names, self.frames, self.parameters, self.around_it
-        parts = [part for node in body for part in ast.walk(node)]
-        assigned = {p.id for p in parts if isinstance(p, ast.Name) and isinstance(p.ctx, ast.Store)}
-        keys = lives(body, self.scopes.maps[0], lambda head: self._runs(head, assigned))
-        if self.whole or (keys and not (hygienic and self._names_are_own(parts, assigned))):
-            keys = {}
+        around = self.scopes.maps[0]
+        bindings, expressions = Bindings(body, around), Expressions()
+        keys: dict[ast.Name, str] = {}
+        if hygienic and not self.whole:
+            runs = partial(self._runs, assigned=bindings.all)
+            keys = lives(body, around, bindings, expressions, runs)
+            if keys and not self._names_are_own(expressions.calls, bindings.all):
+                keys = {}
         self.apart |= bool(keys)
-        self.names, self.frames = Names(body, self.scopes.maps[0], keys), []
+        self.names, self.frames = Names(body, around, keys, expressions), []
         self.parameters, self.around_it = parameters, len(self.scopes.maps) - 1
         yield
         self.names, self.frames, self.parameters, self.around_it = saved
 
-    def _names_are_own(self, parts: Sequence[ast.AST], assigned: set[str]) -> bool:
-        """Whether no call among the parts of a body can expand a macro that reads its names."""
-        for part in parts:
-            fn = part.func if isinstance(part, ast.Call) else None
-            if fn is None or (isinstance(fn, ast.Attribute) and fn.attr in _METHODS):
+    def _names_are_own(self, calls: Sequence[ast.Call], assigned: set[str]) -> bool:
+        """Whether no call of a body can expand a macro that reads the names of the body."""
+        for call in calls:
+            root = fn = call.func
+            if isinstance(fn, ast.Attribute) and fn.attr in _METHODS:
                 continue
-            root = fn
             while isinstance(root, ast.Attribute):
                 root = root.value
             if not isinstance(root, ast.Name) or root.id in assigned or root.id in self.scopes:
