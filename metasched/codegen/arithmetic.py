@@ -210,8 +210,13 @@ def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
         LLVM's code tests the first operand for NaN. So a constant, which needs no test, is put
         first; otherwise b is put first, since a is mostly an accumulator.
         """
-        if not a.text.startswith(("splat", "0x")):
+        constant = a.text.startswith(("splat", "0x"))
+        if not constant:
             a, b = b, a
+        if not constant and not b.text.startswith(("splat", "0x")) and not e.no_nan:
+            found = _masked_extreme(e, name, a, b)
+            if found is not None:
+                return found
         kind = type_suffix(a.dtype, a.lanes)
         symbol = f"llvm.{name}.{kind}"
         e.module.declare(symbol, f"{a.type} @{symbol}({a.type}, {a.type})")
@@ -219,6 +224,23 @@ def _extreme(name: str) -> Callable[[Emitter, Val, Val], Val]:
         return e.pure(text, a.dtype, a.lanes, a, b)
 
     return rule
+
+
+def _masked_extreme(e: Emitter, name: str, a: Val, b: Val) -> Val | None:
+    """The extreme of 512 bits of floats by AVX-512: where a is NaN, a mask keeps a.
+
+    The instruction gives b if an operand is NaN. LLVM's own code takes one instruction more, which
+    puts a into the result afterwards. None for other vectors.
+    """
+    letter = {"float32": "s", "float64": "d"}.get(str(a.dtype))
+    if letter is None or a.lanes * a.dtype.bits != 512 or "avx512f" not in e.module.features:
+        return None
+    symbol = f"llvm.x86.avx512.{name[:3]}.p{letter}.512"
+    e.module.declare(symbol, f"{a.type} @{symbol}({a.type}, {a.type}, i32)")
+    text = f"call {a.type} @{symbol}({a.typed}, {b.typed}, i32 4)"
+    plain = e.pure(text, a.dtype, a.lanes, a, b)
+    number = e.pure(f"fcmp ord {a.type} {a.text}, {a.text}", BOOL, a.lanes, a)
+    return select(e, number, plain, a)
 
 
 def _float_mod(e: Emitter, a: Val, b: Val) -> Val:
