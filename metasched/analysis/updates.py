@@ -17,7 +17,7 @@ from metasched.analysis.guarded import may_fail
 from metasched.analysis.reducer import grouped, identity_of
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import negate
-from metasched.ir.buffer import BufferLoad, Range
+from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import (
     EQ,
     GE,
@@ -37,7 +37,18 @@ from metasched.ir.expr import (
     as_expr,
 )
 from metasched.ir.op import Effect, call, effect_of
-from metasched.ir.stmt import BufferStore, IfThenElse, LetStmt, SeqStmt, Stmt, evolve, seq
+from metasched.ir.stmt import (
+    Allocate,
+    BufferStore,
+    For,
+    IfThenElse,
+    LetStmt,
+    SeqStmt,
+    Stmt,
+    While,
+    evolve,
+    seq,
+)
 from metasched.ir.visit import (
     free_vars,
     fresh_copy,
@@ -89,6 +100,33 @@ class Updates:
                 rest, before = [*rest, leaf], around
         return seq([*found, fresh_copy(_wrapped(before, seq(rest)))] if rest else found)
 
+    def results(self, stmt: Stmt) -> Stmt:
+        """Memory and a loop that its data end, with the updates behind the loop as stores of their
+        own; `stmt` if there are none.
+
+            ok = 1; for k in range(8): ..; n += ok    ->    (ok = 1; ..; r = ok); n += r
+
+        Iterations of a loop around then share no memory but in the updates.
+        """
+        own: list[Buffer] = []
+        inner = stmt
+        while isinstance(inner, Allocate):
+            own.append(inner.buffer)
+            inner = inner.body
+        items = list(inner.items) if isinstance(inner, SeqStmt) else []
+        last: list[BufferStore] = []
+        while items and (store := self._store(items[-1])) is not None:
+            last.insert(0, store)
+            items.pop()
+        written = [s.buffer for s in last]
+        used = {b for s in items for b in _memory(s)} | {b for s in last for b in _operands(s)}
+        loops = any(isinstance(s, (For, While)) for s in items)
+        if not own or not loops or not last:
+            return stmt
+        if any(b in own or b.data in used for b in written):
+            return stmt
+        return _with_results(own, items, last)
+
     def _parts(self, stmt: Stmt, around: _Around) -> Iterator[tuple[_Around, Stmt]]:
         """The statements of straight-line code, each with the conditions and variables around it.
 
@@ -137,6 +175,40 @@ def _changes_tests(stmt: Stmt) -> bool:
 def _calls(stmt: Stmt) -> bool:
     """Whether a statement calls foreign code, which must not run once for each update."""
     return any(effect_of(e) > Effect.READ for s in walk_stmts(stmt) for e in s.exprs)
+
+
+def _memory(stmt: Stmt) -> set[Var]:
+    """The memory that a statement uses."""
+    inside = list(walk_stmts(stmt))
+    loaded = {x.buffer.data for s in inside for e in s.exprs for x in loads_of(e)}
+    return loaded | {s.buffer.data for s in inside if isinstance(s, BufferStore)}
+
+
+def _operands(store: BufferStore) -> set[Var]:
+    """The memory of the value that an update combines with its element."""
+    operand = _operand(store)
+    assert operand is not None
+    return {load.buffer.data for load in loads_of(operand)}
+
+
+def _with_results(own: list[Buffer], items: list[Stmt], updates: list[BufferStore]) -> Stmt:
+    """Statements that store the operands of updates, and the updates."""
+    zero, steps, after = (as_expr(0),), list(items), list[Stmt]()
+    made: list[Buffer] = []
+    for store in updates:
+        operand, kind = _operand(store), type(store.value)
+        assert operand is not None and issubclass(kind, BinaryOp)
+        result = Buffer.of(f"{store.buffer.name}_result", (1,), operand.dtype, scope="local")
+        steps.append(BufferStore(result, operand, zero))
+        after.append(evolve(store, value=kind(_own(store), BufferLoad(result, zero))))
+        made.append(result)
+    body: Stmt = seq(steps)
+    for buffer in reversed(own):
+        body = Allocate(buffer, body)
+    body = seq([body, *after])
+    for buffer in made:
+        body = Allocate(buffer, body)
+    return body
 
 
 def _wrapped(around: _Around, stmt: Stmt) -> Stmt:

@@ -84,6 +84,8 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
             if found is None and part_iterations(sch, child.token, func):
                 child = child_of(sch, child.token)
                 found = lane_loop(sch.state.scope(child.realize), child)
+                if found is None:
+                    vectors(child)
             if found is not None:
                 bits = lane_bits(sch.state.scope(child.realize), found[0])
                 lanes = cpu_of(target).vector_bits // bits

@@ -34,7 +34,8 @@ from metasched.lower.passes.turned_rows import MOST_BYTES, row_span
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
-from metasched.space.strides import arithmetic, contiguous, has_walks, walks
+from metasched.space.own_loops import has_own_loops, suits_lanes
+from metasched.space.strides import arithmetic, contiguous, has_vectors, has_walks, walks
 
 COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
@@ -237,10 +238,16 @@ def part_iterations(sch: Schedule, token: BlockToken, func: str | None = None) -
         except ScheduleError:
             undo_to(sch, before)
         now = child_of(sch, token)
-        if len(sch.trace) > before and lane_loop(sch.state.scope(now.realize), now) is not None:
+        fits = lane_loop(sch.state.scope(now.realize), now) is not None or runs_own_loops(now)
+        if len(sch.trace) > before and fits:
             return True
         undo_to(sch, before)
     return False
+
+
+def runs_own_loops(child: Child) -> bool:
+    """Whether lanes of a block alone are vectors that run loops which their data end."""
+    return has_own_loops(child.block) and suits_lanes(child.block) and has_vectors(child.block)
 
 
 def _part(sch: Schedule, scope: Scope, child: Child, depth: int, func: str | None) -> None:

@@ -352,3 +352,44 @@ def test_counts_and_sums_run_on_all_cores_in_vectors() -> None:
     data, found = np.random.default_rng(0).integers(0, 100, 100000, "int32"), np.zeros(2, "int32")
     build(sch)(data, found)
     assert list(found) == [data[data >= 50].sum(), (data >= 50).sum()]
+
+
+SEARCH = "n = 0\nwhile n < k and A[i, n] > {limit}:\n    n += 1\n"
+BEHIND = {
+    "sum": "S[i] += n",
+    "count": "if n > 2:\n    S[i] += B[i, n - 1]",
+    "two results": "S[i] = T.max(S[i], n)\nQ[i] += A[i, n]",
+    "two elements": "S[0] += n\nif n == k:\n    S[1] += 1",
+}
+TOGETHER = {
+    "no update": "S[i] = n",
+    "an element of each iteration": "B[i, k] += n",
+    "a place that the loop finds": "S[n % 6] += 1",
+    "an update that another one reads": "Q[i] += S[i]\nS[i] += n",
+    "an element that the statements before read": "B[i, k] = S[i]\nS[i] += n",
+    "no update behind it": "S[i] += n\nB[i, k] = 2",
+}
+
+
+@pytest.mark.parametrize("case", [*BEHIND, *TOGETHER])
+def test_updates_behind_a_loop_that_data_end(case: str) -> None:
+    """They get blocks of their own; then lanes may run the loop."""
+    func = program(SEARCH.format(limit="B[i, k]") + (BEHIND | TOGETHER)[case])
+    sch = Schedule(func)
+    made = sch.enclose("root")
+    updates = (BEHIND | TOGETHER)[case].count("= T.max") + (BEHIND | TOGETHER)[case].count("+=")
+    assert len(made) == (1 + updates if case in BEHIND else 1)
+    check_numbers(func, sch.mod, compiled=True)
+    vectors_and_threads(func, Target.native()).apply(fast := Schedule(func))
+    check_numbers(func, fast.mod, compiled=True)
+
+
+def test_a_loop_that_reads_the_result_keeps_it() -> None:
+    func = program(SEARCH.format(limit="S[i]") + "S[i] += n")
+    assert len(Schedule(func).enclose("root")) == 1
+
+
+def test_a_sum_of_floats_behind_a_loop_keeps_its_order() -> None:
+    body = "n = 0\nwhile n < k and A[i, n] > B[i, k]:\n    n += 1\nS[i] += A[i, n]"
+    assert len(Schedule(program(body, "float32")).enclose("root")) == 1
+    assert len(Schedule(program(body, "float32", "reassoc")).enclose("root")) == 2

@@ -8,7 +8,7 @@ from oracle import check_numbers
 from space.candidates import TARGET, draw
 
 from metasched.ir.func import PrimFunc
-from metasched.ir.stmt import For, ForKind
+from metasched.ir.stmt import For, ForKind, While
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules, default_trace
 from metasched.runtime.build import build
@@ -201,6 +201,19 @@ def smoothed(A: T.Buffer((M, 40), "float64"), B: T.Buffer((M, 40), "float64")):
 
 
 @T.prim_func
+def matches(A: T.Buffer((M + 3,), "int32"), w: T.Buffer((4,), "int32"),
+            found: T.Buffer((2,), "int32")):  # fmt: skip
+    """Loops that their data end, with updates of all iterations behind them."""
+    for i in range(M):
+        k = 0
+        while k < 4 and A[i + k] > w[k]:
+            k += 1
+        if k > 1:
+            found[0] += 1
+        found[1] = T.max(found[1], k + i)
+
+
+@T.prim_func
 def carried(A: T.Buffer((M,), "float32"), B: T.Buffer((M,), "float32")):
     """An iteration reads what the iteration before it left in s."""
     s = T.float32(0)
@@ -215,14 +228,16 @@ def _lanes(sch: Schedule) -> set[int]:
     loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
     whole = [s for s in loops if s.kind is ForKind.VECTORIZED]
     return {
-        int(s.extent.value) for s in whole if any(isinstance(x, For) for x in walk_stmts(s.body))
+        int(s.extent.value)
+        for s in whole
+        if any(isinstance(x, (For, While)) for x in walk_stmts(s.body))
     }  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("func", "lanes"),
     [(median, 64), (random_walk, 16), (counted, 16), (shrinking, 16), (tridiagonal, 16),
-     (tridiagonal_rows, 16)],
+     (tridiagonal_rows, 16), (matches, 32)],
 )  # fmt: skip
 def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: int) -> None:
     sch = Schedule(func)

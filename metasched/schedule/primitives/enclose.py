@@ -200,7 +200,7 @@ def _with_updates(stmt: Stmt, updates: Updates) -> Stmt:
     if isinstance(stmt, BlockRealize):
         return stmt
     if _single(stmt) and _straight(stmt):
-        return updates.apart(stmt)
+        return updates.apart(updates.results(stmt))
     if not isinstance(stmt, _AROUND):
         return stmt
     if isinstance(stmt, For):
@@ -239,6 +239,11 @@ def _stores_outside(stmt: Stmt) -> list[Stmt]:
 
 def _single(stmt: Stmt) -> bool:
     """Whether the stores of a statement share a block."""
+    inner = stmt
+    while isinstance(inner, Allocate):
+        inner = inner.body
+    if inner is not stmt and isinstance(inner, SeqStmt) and isinstance(inner.items[0], Allocate):
+        return not all(isinstance(s, BufferStore) for s in inner.items[1:])  # `Updates.results`
     return not isinstance(stmt, SeqStmt) or _fill(stmt.items)
 
 
