@@ -61,6 +61,10 @@ class PythonT:
     exp, sqrt, abs = staticmethod(np.exp), staticmethod(np.sqrt), staticmethod(np.abs)
 
     @staticmethod
+    def if_then_else(condition: Any, a: Any, b: Any) -> Any:
+        return a if condition else b
+
+    @staticmethod
     def prim_func(func: Any) -> Any:
         return func
 

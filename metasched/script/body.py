@@ -451,7 +451,7 @@ class BodyReader(CallReader):
             return [self.store(node, node.target, node.value, node.op)]
         name = self._target_name(node.target)
         old = self.value(node.target)
-        value = self.apply(node, node.op, old, self.operand(node.value))
+        value = self.apply(node, node.op, old, self.weak(node.value))
         store = self.scalar_store(node, node.target, value)
         if store is not None:
             return [store]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -88,13 +89,28 @@ class TypeWord:
         return f"T.{self.dtype}"
 
 
-def typed(value: ExprLike, dtype: DType | None = None) -> Expr:
+class Weak(NamedTuple):
+    """A value of Python numbers alone that is known only when the program runs, as `0.1 if c else
+    0.2` or `T.sqrt(2.0)`; like a number it takes the type of the other operand."""
+
+    build: Callable[..., Expr]
+    numbers: tuple[Any, ...]
+    floating: bool = False  # no integer type is taken
+
+
+def typed(value: ExprLike | Weak, dtype: DType | None = None) -> Expr:
     """`value` as an expression; a Python number gets the type `dtype` if the type can hold it.
 
     Without `dtype` integers are int32 (int64 when they need it) and floats float32.
     """
     if isinstance(value, Expr):
         return value
+    if isinstance(value, Weak):
+        numbers = list(value.numbers)
+        if dtype is not None and (dtype.is_float or not value.floating):
+            with suppress(TypeMismatchError):  # a number does not fit
+                numbers = [typed(number, dtype) for number in value.numbers]
+        return value.build(*numbers)
     if isinstance(value, str):
         return StringImm(value)
     if not isinstance(value, (bool, int, float)):
@@ -111,7 +127,7 @@ def typed(value: ExprLike, dtype: DType | None = None) -> Expr:
     return as_expr(value, dtype)
 
 
-def pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+def pair(a: ExprLike | Weak, b: ExprLike | Weak) -> tuple[Expr, Expr]:
     """Both operands in their common type; scalars are repeated over the other's lanes."""
     if isinstance(a, Expr):
         x, y = a, typed(b, a.dtype)

@@ -37,10 +37,19 @@ from metasched.ir.expr import (
 from metasched.ir.op import OPS
 from metasched.script import builder
 from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
-from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, infix, typed
+from metasched.script.builder import (
+    WORDS,
+    MetaVar,
+    Namespace,
+    StatementWord,
+    Weak,
+    infix,
+    typed,
+)
 from metasched.script.diagnostics import Source
 from metasched.script.hints import EXPRESSIONS, index_hint, name_hint
 from metasched.script.indexing import Indexing, Slice
+from metasched.script.literals import literals
 from metasched.script.macro import Macro, expanding
 from metasched.script.operators import RefusedOperator, arithmetic, inverted, operation
 from metasched.script.plain import PYTHON, Raised, Stored, describe
@@ -100,7 +109,9 @@ class Evaluator(Indexing):
 
     def typed(self, node: ast.AST, value: Any, dtype: Any = None) -> Expr:
         """`value`, read from `node`, as an expression; a number takes `dtype`."""
-        if isinstance(node, ast.Call) and not isinstance(value, (Expr, bool, int, float, str)):
+        if isinstance(node, ast.Call) and not isinstance(
+            value, (Expr, Weak, bool, int, float, str)
+        ):
             what = f"{ast.unparse(node.func)}(...) gives {describe(value)}"
             self.fail(node, f"{what}, which is no expression and no number")
         return self.guard(node, typed, value, dtype)  # type: ignore[no-any-return]
@@ -203,17 +214,32 @@ class Evaluator(Indexing):
         while isinstance(left, ast.BinOp):
             chain.append(left)
             left = left.left
-        result = self.operand(left)
+        result = self.weak(left)
         for part in reversed(chain):
-            result = self.apply(part, part.op, result, self.operand(part.right))
+            result = self.apply(part, part.op, result, self.weak(part.right))
         return result
 
     def operand(self, node: ast.expr) -> Any:
         found = self.lanes(node, self.value(node))
         return found.value if isinstance(found, MetaVar) else found
 
+    def weak(self, node: ast.expr) -> Any:
+        """As `operand`; a value of Python numbers alone, which may take another type, is Weak."""
+        if isinstance(node, ast.IfExp):
+            return self._choice(node)
+        numbers = literals(node)
+        if not numbers or not isinstance(node, ast.Call) or not _is_word(self.value(node.func)):
+            return self.operand(node)
+        first = [self.operand(n) for n in node.args[: len(node.args) - len(numbers)]]
+        build = functools.partial(self.guard, node, self.value(node.func), *first)
+        return Weak(build, tuple(self.value(n) for n in numbers), not first)
+
     def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
         """Apply an operator: compute two Python values, else build a node."""
+        if isinstance(a, Weak):
+            a = self.typed(node, a, b.dtype if isinstance(b, Expr) else None)
+        if isinstance(b, Weak):
+            b = self.typed(node, b, a.dtype if isinstance(a, Expr) else None)
         if not isinstance(a, Expr) and not isinstance(b, Expr):
             for side in (a, b):
                 if _unknown(side) and a != b:
@@ -286,7 +312,7 @@ class Evaluator(Indexing):
     def comparison(self, node: ast.Compare) -> Any:
         if len(node.ops) > 1:
             self._one_truth(node, [node.left, *node.comparators])
-        parts = [self.operand(n) for n in (node.left, *node.comparators)]
+        parts = [self.weak(n) for n in (node.left, *node.comparators)]
         tests = [
             self.apply(node, op, a, b) for op, a, b in zip(node.ops, parts, parts[1:], strict=False)
         ]
@@ -300,17 +326,26 @@ class Evaluator(Indexing):
         return result
 
     def conditional(self, node: ast.IfExp) -> Any:
+        found = self._choice(node)
+        return self.typed(node, found) if isinstance(found, Weak) else found
+
+    def _choice(self, node: ast.IfExp) -> Any:
         self._one_truth(node, [node.test])
         condition = self.operand(node.test)
         if not isinstance(condition, Expr):
             chosen = self.guard(node.test, self.outside.truth, condition)
-            return self.value(node.body if chosen else node.orelse)
+            return self.weak(node.body if chosen else node.orelse)
         if not condition.dtype.is_bool:
             self.fail(node.test, f"a condition is needed, not {condition.dtype}",
                       "compare with != 0")  # fmt: skip
-        sides = builder.pair, self.operand(node.body), self.operand(node.orelse)
-        a, b = self.guard(node, *sides)
-        return self.guard(node, apply_op, "if_then_else", (condition, a, b))
+
+        def either(a: Any, b: Any) -> Any:
+            sides = self.guard(node, builder.pair, a, b)
+            return self.guard(node, apply_op, "if_then_else", (condition, *sides))
+
+        sides = self.weak(node.body), self.weak(node.orelse)
+        numbers = all(isinstance(side, (bool, int, float, Weak)) for side in sides)
+        return Weak(either, sides) if numbers else either(*sides)
 
     # ---- displays and calls ----------------------------------------------------------------
 
@@ -363,7 +398,8 @@ class Evaluator(Indexing):
     def call(self, node: ast.Call) -> Any:
         fn = self.value(node.func)
         if isinstance(fn, StatementWord):
-            self.fail(node, f"T.{fn.name} is a statement and cannot stand inside an expression")
+            what = f"T.{fn.name} is a statement and cannot stand inside an expression"
+            self.fail(node, what, name_hint(fn.name, ()))
         if fn is WORDS["Let"]:
             return self.let_expr(node)
         args, kwargs = self.arguments(node)

@@ -31,6 +31,7 @@ from metasched.ir.stmt import (
 from metasched.script.buffers import UNSAID, described, renamed
 from metasched.script.builder import WORDS, Namespace, StatementWord, dtype_of, near, typed
 from metasched.script.builder import lookup as expression_word
+from metasched.script.hints import name_hint
 from metasched.script.plain import describe
 from metasched.script.reader import BlockDraft, Bound, Loops, Reader, Region, Scoped
 from metasched.script.sections import Section
@@ -65,7 +66,9 @@ def lookup(name: str, prefix: str = "") -> Any:
         return Namespace(full, lambda inner: lookup(inner, f"{full}."))
     if found is None:
         known = [*STATEMENTS, *WORDS, *OPS, *ALIASES]
-        raise AttributeError(f"T has no word {prefix + name!r}{near(prefix + name, known)}")
+        hint = name_hint(name, ())
+        hint = f": {hint}" if hint else near(prefix + name, known)
+        raise AttributeError(f"T has no word {prefix + name!r}{hint}")
     return found
 
 

@@ -30,7 +30,8 @@ class StoreReader(Reader):
         """`target = source`, or `target op= source`."""
         buffer = self.value(target.value)
         if not isinstance(buffer, Buffer):
-            hint = name_hint("empty", ()) if hasattr(buffer, "__array__") else ""
+            whole = isinstance(buffer, (list, tuple)) or hasattr(buffer, "__array__")
+            hint = name_hint("empty", ()) if whole else ""
             self.fail(target, f"only buffers are stored to, not {describe(buffer)}", hint)
         place = self.access(target, buffer)
         if isinstance(place, BufferLoad):
@@ -60,7 +61,7 @@ class StoreReader(Reader):
     def _single(
         self, node: ast.stmt, place: BufferLoad, source: ast.expr, op: ast.operator | None
     ) -> Stmt:
-        value = self.operand(source)
+        value = self.weak(source)
         if op is not None:
             value = self.apply(node, op, place, value)
         return BufferStore(place.buffer, self.stored(source, value, place.dtype), place.indices)
@@ -75,7 +76,7 @@ class StoreReader(Reader):
         self.note(into, target)
         self.axes = axes
         try:
-            value = self.operand(source)
+            value = self.weak(source)
             if op is not None:
                 value = self.apply(node, op, into, value)
             value = self.stored(source, value, into.dtype)

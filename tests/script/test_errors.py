@@ -70,6 +70,12 @@ BODIES: list[tuple[str, int, str, str]] = [
     # stores and assignments
     ('A[0, 0] = T.cast(i, "float64")', 1, 'T.cast(i, "float64")', "where float32 is kept"),
     ("i[0] = 1", 1, "i[0]", "only buffers are stored to, not a Var"),
+    ("t = [0.0] * 4\nt[i] = 1.0", 2, "t[i]",
+     "hint: write T.alloc_buffer(shape, dtype)"),
+    ("A[0, 0] = T.clip(1.0, 0, 2)", 1, "T.clip",
+     "T has no word 'clip': write T.min(T.max(x, low), high)"),
+    ("A[0, 0] = T.where(i > 1, 2.0, 3.0)", 1, "T.where(i > 1, 2.0, 3.0)",
+     "hint: write T.if_then_else(condition, a, b)"),
     ("A.x = 1", 1, "A.x", "a name is needed here"),
     ("for k in prange(4):\n    A[k, 0] = 1.0", 1, "prange", "write T.parallel(n)"),
     ("x = y = i", 1, "x = y = i", "assign to one target at a time"),

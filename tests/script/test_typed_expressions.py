@@ -48,3 +48,34 @@ def test_a_name_of_a_number_has_no_type_of_its_own(number: str) -> None:
     u = np.array([0.1, 2, -0.0, 7])
     text = elementwise(f"y = {number}\n        O[i] = U[i] * y", "float64", "float64")
     agree(text, np.zeros(4, "int8"), u, np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0.1 if A[i] > 0 else 0.2", "U[i] * (0.1 if A[i] > 0 else 0.2)",
+        "U[i] * (0.1 if A[i] > 0 else 0.2 if A[i] < -1 else 0.3) + 0.7",
+        "U[i] + T.if_then_else(A[i] > 0, 0.1, -0.2)", "U[i] * T.sqrt(2.0)", "T.exp(0.1)",
+        "1.0 if U[i] > (0.1 if A[i] > 0 else 0.2) else 0.0",
+    ],
+)  # fmt: skip
+def test_what_numbers_alone_make_up_takes_the_other_type(value: str) -> None:
+    u = np.array([0.1, 2, -0.0, 0.2])
+    a = np.array([1, -1, 0, -5], "int8")
+    agree(elementwise(f"O[i] = {value}", "float64", "float64"), a, u, np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "value", ["2 if A[i] > 0 else 1 if A[i] < -1 else 0", "T.if_then_else(A[i] > 0, 7, 0)"]
+)
+def test_a_choice_of_numbers_is_stored_in_bytes(value: str) -> None:
+    a, u = np.array([1, -1, 0, -5], "int8"), np.zeros(4, "uint8")
+    text = f"O[i] = {value}\n        O[i] += 3 if A[i] != 0 else 4"
+    agree(elementwise(text, "uint8", "uint8"), a, u, u.copy())
+
+
+def test_a_choice_of_numbers_that_do_not_fit_is_no_byte() -> None:
+    with pytest.raises(ParseError, match="a value of type int32 is stored where uint8 is kept"):
+        parse(elementwise("O[i] = 300 if A[i] > 0 else 0", "uint8", "uint8"))
+    func = parse(elementwise("O[i] = A[i] * (300 if A[i] > 0 else 2)", "uint8", "int32"))
+    assert "T.if_then_else(A[i] > T.int8(0), 300, 2)" in func.script()
