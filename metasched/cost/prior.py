@@ -81,18 +81,29 @@ class Prior:
         return Prior(tuple(members), tuple(scales), about)
 
 
-def shipped(mcpu: str, features: FeatureSet = CPU_FEATURE_SET) -> Path | None:
-    """The prior file of this installation for a target, None without one. A CPU may have its own
-    file, by LLVM's name of the CPU; all others share one file. Only the built-in feature set has
-    priors."""
-    if features.name != CPU_FEATURE_SET.name:
-        return None
-    files = (at / name for at in _FOLDERS for name in (f"prior.{mcpu}.txt", "prior.txt"))
-    return next((file for file in files if file.is_file()), None)
+def joined(priors: Sequence[Prior]) -> Prior | None:
+    """One prior of all members; the only prior as it is, and None for no prior.
+
+    The records and tasks of the priors add up.
+    """
+    if len(priors) < 2:
+        return priors[0] if priors else None
+    about = {key: sum(p.about.get(key, 0) for p in priors) for key in ("records", "tasks")}
+    members = tuple(member for prior in priors for member in prior.members)
+    return Prior(members, tuple(scale for prior in priors for scale in prior.scales), about)
+
+
+def shipped(mcpu: str, features: FeatureSet = CPU_FEATURE_SET) -> list[Path]:
+    """The prior files of this installation for a target: the file of the CPU, by LLVM's name of the
+    CPU; all files for a CPU without one, because several machines' priors together rank the
+    programs of an unknown machine better than one of the priors."""
+    files = every_shipped(features)
+    return [file for file in files if file.name == f"prior.{mcpu}.txt"] or files
 
 
 def every_shipped(features: FeatureSet = CPU_FEATURE_SET) -> list[Path]:
-    """The prior files of this installation, of all machines."""
+    """The prior files of this installation, of all machines. Only the built-in feature set has
+    priors."""
     if features.name != CPU_FEATURE_SET.name:
         return []
     files = {file.name: file for at in reversed(_FOLDERS) for file in at.glob("prior*.txt")}

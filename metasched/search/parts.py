@@ -20,7 +20,7 @@ from metasched.cost.model import (
     StartsFromPrior,
     TakesFeatures,
 )
-from metasched.cost.prior import Prior, every_shipped, shipped
+from metasched.cost.prior import Prior, every_shipped, joined, shipped
 from metasched.database.base import DATABASE_METHODS, DATABASES, OWN, STORE, Database
 from metasched.database.record import Record
 from metasched.database.store import Store
@@ -72,12 +72,10 @@ def cost_model_of(
         raise PluginError(f"{COST_MODELS.title(model)} cannot be used: {lacks}")
     if isinstance(model, TakesFeatures):
         model.take_features(features)
-    path = shipped(machine.mcpu, features) if settings.prior and given is None else None
-    if path is not None and isinstance(model, StartsFromPrior):
-        try:
-            model.start_from(Prior.load(path))
-        except DatabaseError as error:
-            warn(f"{error}; the model starts without it")
+    if settings.prior and given is None and isinstance(model, StartsFromPrior):
+        read = _priors(shipped(machine.mcpu, features), "the model starts")
+        if (prior := joined(list(read.values()))) is not None:
+            model.start_from(prior)
     return model
 
 
@@ -87,15 +85,21 @@ def guide_of(machine: Target, features: FeatureSet | None = None) -> CostModel |
     seen = features or space_of(machine).features
     if seen.name != CPU_FEATURE_SET.name:
         return None
-    own, read = shipped(machine.mcpu, seen), dict[Path, Prior]()
-    for path in every_shipped(seen):
+    read = _priors(every_shipped(seen), "programs are ranked")
+    own = [read.pop(path) for path in shipped(machine.mcpu, seen) if path in read]
+    _, second, last = machine.machine_model().levels
+    return Guide(joined(own), list(read.values()), last.bytes / second.bytes)
+
+
+def _priors(paths: Iterable[Path], what: str) -> dict[Path, Prior]:
+    """The priors of files; a file that cannot be used gives a warning that says `what` goes on."""
+    read: dict[Path, Prior] = {}
+    for path in paths:
         try:
             read[path] = Prior.load(path)
         except DatabaseError as error:
-            warn(f"{error}; programs are ranked without it")
-    others = [prior for path, prior in read.items() if path != own]
-    _, second, last = machine.machine_model().levels
-    return Guide(None if own is None else read.get(own), others, last.bytes / second.bytes)
+            warn(f"{error}; {what} without it")
+    return read
 
 
 def spaces_of(

@@ -61,8 +61,8 @@ READING = 0.05  # the same of one reading; readings of fast programs scatter by 
 THIS = "this machine"
 BASE = 1e-3  # seconds of a program in the middle of its task
 MACHINES = {
-    "Emerald Rapids": ("prior.txt", {"mcpu": "emeraldrapids", "l1_bytes": 49152,
-                                     "l2_bytes": 2 << 20, "l3_bytes": 260 << 20}),
+    "Emerald Rapids": ("prior.emeraldrapids.txt", {"mcpu": "emeraldrapids", "l1_bytes": 49152,
+                                                    "l2_bytes": 2 << 20, "l3_bytes": 260 << 20}),
     "Zen 4": ("prior.znver4.txt", {"mcpu": "znver4", "l1_bytes": 32768, "l2_bytes": 1 << 20,
                                    "l3_bytes": 32 << 20}),
 }  # fmt: skip

@@ -140,7 +140,7 @@ def prior(pytestconfig, monkeypatch):
     given = pytestconfig.getoption("--prior")
     if given:
         path = Path(given)
-        monkeypatch.setattr(parts, "shipped", lambda *_: path)
+        monkeypatch.setattr(parts, "shipped", lambda *_: [path])
         monkeypatch.setattr(parts, "every_shipped", lambda *_: [path])
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from metasched.cost.features import FEATURE_NAMES, FeatureSet
 from metasched.cost.guide import BEYOND, CONDITION, ESTIMATE, GUARD, OTHER, OWN, PARTS, Guide
 from metasched.cost.line import LineModel
-from metasched.cost.prior import Prior, every_shipped, shipped
+from metasched.cost.prior import Prior, every_shipped, joined, shipped
 from metasched.search import parts
 from metasched.search.parts import guide_of
 from metasched.target import Target
@@ -38,7 +40,7 @@ def scores(prior: Prior) -> np.ndarray:
 
 def test_the_judges_are_the_own_prior_all_others_and_the_estimated_cycles():
     own, *others = (Prior.load(path) for path in sorted(every_shipped(), reverse=True))
-    assert shipped("znver4") == max(every_shipped()) and len(others) == 1
+    assert shipped("znver4") == [max(every_shipped())] and len(others) == 1
     expected = OWN * scores(own) + OTHER * scores(others[0]) - CYCLES
     np.testing.assert_allclose(Guide(own, others).predict(ROWS), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(guide_of(ZEN).predict(ROWS), expected, rtol=1e-5, atol=1e-5)
@@ -46,6 +48,9 @@ def test_the_judges_are_the_own_prior_all_others_and_the_estimated_cycles():
     np.testing.assert_allclose(
         two.predict(ROWS), OTHER * scores(others[0]) - CYCLES, rtol=1e-5, atol=1e-5
     )
+    alike = OWN * scores(joined([*others, own])) - CYCLES
+    found = guide_of(replace(ZEN, mcpu="znver3")).predict(ROWS)
+    np.testing.assert_allclose(found, alike, rtol=1e-5, atol=1e-5)
 
 
 def test_without_a_prior_the_estimated_cycles_rank():

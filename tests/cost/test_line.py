@@ -14,7 +14,7 @@ from metasched.cost import COST_MODELS
 from metasched.cost.features import features
 from metasched.cost.lightgbm import LightGBMModel, slim, train_prior
 from metasched.cost.line import JUDGED, LineModel, LineRegression
-from metasched.cost.prior import Prior, shipped
+from metasched.cost.prior import Prior, every_shipped
 from metasched.cost.quality import Sample, agreement
 from metasched.cost.trees import Trees
 from metasched.errors import DatabaseError
@@ -41,8 +41,8 @@ def prior():
 def test_the_shipped_priors_score_as_with_lightgbm(other):
     shift = np.random.default_rng(0).normal(0, 3, (40, other.vectors.shape[1]))
     rows = np.concatenate([other.vectors, other.vectors[:40] + shift]).astype(np.float32)
-    for name in ("unknown", "znver4"):
-        for text in Prior.load(shipped(name)).members:
+    for path in every_shipped():
+        for text in Prior.load(path).members:
             expected = lightgbm.Booster(model_str=text).predict(rows)
             np.testing.assert_allclose(Trees(text).predict(rows), expected, rtol=0, atol=1e-12)
 

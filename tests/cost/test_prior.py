@@ -14,8 +14,8 @@ from cost.tiled import sample
 from metasched.cost import prior as module
 from metasched.cost.features import CPU_FEATURE_SET, FEATURE_NAMES, features
 from metasched.cost.lightgbm import LightGBMModel, boosted, slim, train_prior
-from metasched.cost.line import JUDGED
-from metasched.cost.prior import Prior, shipped
+from metasched.cost.line import JUDGED, LineModel
+from metasched.cost.prior import Prior, joined, shipped
 from metasched.cost.quality import Sample, agreement
 from metasched.errors import DatabaseError
 from metasched.target import Target
@@ -125,14 +125,28 @@ def test_loading_a_prior_refuses_damaged_files(prior, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mcpu", "name"),
-    [("znver4", "prior.znver4.txt"), ("emeraldrapids", "prior.txt"), ("x86-64", "prior.txt")],
-)
-def test_the_priors_that_ship_fit_the_features(mcpu, name):
-    path = shipped(mcpu)
-    assert path is not None and path.name == name and path.stat().st_size < 1 << 20
-    model = started(Prior.load(path))
+    ("mcpu", "names"),
+    [("znver4", ["znver4"]), ("emeraldrapids", ["emeraldrapids"]),
+     ("x86-64", ["emeraldrapids", "znver4"])],
+)  # fmt: skip
+def test_the_priors_that_ship_fit_the_features(mcpu, names):
+    paths = shipped(mcpu)
+    assert [path.name for path in paths] == [f"prior.{name}.txt" for name in names]
+    assert all(path.stat().st_size < 1 << 20 for path in paths)
+    model = started(joined([Prior.load(path) for path in paths]))
     assert len(model.predict(np.zeros((3, len(FEATURE_NAMES)), np.float32))) == 3
+
+
+def test_joined_priors_score_by_the_mean_of_all_members(prior, other):
+    assert joined([]) is None and joined([prior]) is prior
+    second = train_prior([task("c", 256, 3)])
+    both = joined([dataclasses.replace(prior, about={"records": 5, "tasks": 2}), second])
+    assert both.about == {"records": 5, "tasks": 2} and len(both.members) == 6
+    one, two, found = (LineModel(), LineModel(), LineModel())
+    for model, given in ((one, prior), (two, second), (found, both)):
+        model.start_from(given)
+    mean = (one.predict(other.vectors) + two.predict(other.vectors)) / 2
+    np.testing.assert_allclose(found.predict(other.vectors), mean, rtol=1e-6)
 
 
 def test_slim_model_text_predicts_the_same_scores(other, prior):

@@ -80,7 +80,7 @@ def times(folder):
 def test_a_prior_makes_the_first_round_good(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
     train_prior(samples[0]).save(file)
-    monkeypatch.setattr(parts, "shipped", lambda *_: file)
+    monkeypatch.setattr(parts, "shipped", lambda *_: [file])
     heard = []
     led = run(tmp_path / "a", matmul(256), trials=16, prior=True, observer=heard.append)
     alone = run(tmp_path / "b", matmul(256), trials=16)
@@ -95,7 +95,7 @@ def test_a_prior_makes_the_first_round_good(samples, tmp_path, monkeypatch):
 def test_a_prior_of_another_machine_is_dropped_and_said_to_be(samples, tmp_path, monkeypatch):
     file = tmp_path / "prior.txt"
     train_prior(samples[0]).save(file)
-    monkeypatch.setattr(parts, "shipped", lambda *_: file)
+    monkeypatch.setattr(parts, "shipped", lambda *_: [file])
     upside_down = ReplayRunner(cost=lambda c: 1e-6 / made_up_seconds(c))
     result = run(tmp_path / "a", matmul(256), prior=True, runner=lambda f, t: upside_down)
     assert len(result.notes) == 2 and result.notes[1].startswith("dropped its prior, which put")
@@ -108,7 +108,7 @@ def test_a_prior_for_other_features_is_left_out_with_a_warning(samples, tmp_path
     train_prior(samples[0]).save(file)
     monkeypatch.undo()
     monkeypatch.setenv("METASCHED_SEARCH_WORKERS", "1")
-    monkeypatch.setattr(parts, "shipped", lambda *_: file)
+    monkeypatch.setattr(parts, "shipped", lambda *_: [file])
     with pytest.warns(UserWarning, match=r"features of version .* the model starts without it"):
         assert run(tmp_path / "a", matmul(), trials=4, prior=True).notes == ()
 
