@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from math import prod
+from math import gcd, prod
 
 from metasched.analysis.access import SHUFFLED, STEPS, Access, accesses, stride_of, strides
 from metasched.analysis.block import FOLD
@@ -39,6 +39,31 @@ def iter_stride(access: Access, var: Var) -> int | None:
             return None
         total += form.terms.get(var, 0) * by
     return total
+
+
+PAGE = 4096
+"""Bytes after which the low part of addresses repeats, by which loads look for earlier stores."""
+
+
+def apart_in_pages(child: Child, moves: Mapping[Var, int], together: Sequence[int]) -> list[int]:
+    """The numbers of iterations side by side with no two of them whole pages apart.
+
+    Where a block updates a buffer in place, such a load waits for a store to another page: groups
+    of rows of 1,024 bytes run at a tenth of the speed from 8 rows on, on a Zen 5.
+
+    Args:
+        moves: by how much the loops around the block step from one iteration to the next.
+    """
+    block, most = child.block, PAGE
+    written = {w.buffer for w in block.writes}
+    bound = zip(block.iter_vars, child.realize.iter_values, strict=True)
+    steps = {v.var: moves[value] for v, value in bound if isinstance(value, Var) and value in moves}
+    for access in accesses(block):
+        parts = [(iter_stride(access, var), by) for var, by in steps.items()]
+        if access.buffer in written and all(stride is not None for stride, _ in parts):
+            apart = sum((stride or 0) * by for stride, by in parts) * access.buffer.dtype.bits // 8
+            most = min(most, PAGE // gcd(apart, PAGE)) if apart else most
+    return [count for count in together if count <= most]
 
 
 def vector_iter(block: Block) -> IterVar | None:

@@ -12,6 +12,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
 from metasched.space.modules.interleave import Interleave
 from metasched.space.modules.loop_distribution import LoopDistribution
+from metasched.space.modules.wavefront import Wavefront
 from metasched.target import Target
 
 
@@ -103,5 +104,28 @@ def test_rows_of_opaque_iterators_share_the_cores() -> None:
     sch = Schedule(rows, check=True)
     target = Target.of({"kind": "cpu", "mcpu": "x86-64-v3", "num_cores": 2})
     vectors_and_threads(rows, target).apply(sch)
-    outer, _ = (sch.get(loop) for loop in sch.get_loops(sch.get_block("A")))
+    outer, *_ = (sch.get(loop) for loop in sch.get_loops(sch.get_block("A")))
     assert outer.kind is ForKind.PARALLEL
+
+
+@T.prim_func
+def long_rows(A: T.Buffer((64, 256), "int32")):
+    for i, j in T.grid(64, (1, 256)):
+        with T.block("A"):
+            A[i, j] = A[i, j] - A[i, j - 1] * 2
+
+
+@T.prim_func
+def sweeps(A: T.Buffer((40, 128), "int32")):
+    for t, i, j in T.grid(20, (1, 39), (1, 127)):
+        with T.block("A"):
+            A[i, j] = A[i - 1, j] + A[i, j - 1] + A[i, j + 1] + A[i + 1, j]
+
+
+@pytest.mark.parametrize(
+    "func, module, sizes", [(long_rows, Interleave(), "[1, 2, 4]"), (sweeps, Wavefront(), "[2, 4]")]
+)
+def test_rows_whole_pages_apart_do_not_run_side_by_side(func, module, sizes) -> None:
+    sch = Schedule(func)
+    first, *_ = module(sch, sch.get_block("A"))
+    assert f"candidates={sizes}" in first.trace.as_python()

@@ -23,7 +23,7 @@ from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
 from metasched.space.modules.scatter import scattered
-from metasched.space.strides import contiguous, walking
+from metasched.space.strides import apart_in_pages, contiguous, walking
 from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "interleave"
@@ -58,12 +58,13 @@ class Interleave:
         rows = _rows_of(sch, child)
         if rows is None:
             return [sch]
-        found = changed(sch, partial(self._apply, block, rows))
+        sizes = apart_in_pages(child, {child.loops[rows].var: 1}, self.together)
+        found = changed(sch, partial(self._apply, block, rows, sizes))
         return [*found, sch] if scattered(realize.block) else found or [sch]
 
-    def _apply(self, block: BlockRV, rows: int, sch: Schedule) -> None:
+    def _apply(self, block: BlockRV, rows: int, sizes: list[int], sch: Schedule) -> None:
         loops = sch.get_loops(block)
-        size = uniform(sch, self.together)
+        size = uniform(sch, sizes)
         _, part = sch.split(loops[rows], [None, size])
         sch.reorder(*loops[rows + 1 :], part)
         sch.unroll(part)

@@ -26,6 +26,7 @@ from metasched.ir.stmt import ForKind
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
+from metasched.space.strides import apart_in_pages
 from metasched.space.tiling import changed, uniform
 
 STRUCTURE = "wavefront"
@@ -67,35 +68,47 @@ class Wavefront:
                 if length is not None and length < LONG * factor:
                     break  # iterations of the outer loop would hardly run at the same time
                 if self._overlaps(sch.copy(), block, at, factor):
-                    ways = [partial(self._interleaved, block, at, factor)]
+                    sizes = self._sizes(sch, block, at, factor)
+                    ways = [partial(self._interleaved, block, at, factor, sizes)]
                     if self.cores > 1:
-                        ways.append(partial(self._tiled, block, at, factor))
+                        ways.append(partial(self._tiled, block, at, factor, sizes))
                     return [*changed(sch, *ways), sch]
         return [sch]
+
+    def _sizes(self, sch: Schedule, block: BlockRV, at: int, factor: int) -> list[int]:
+        """How many iterations of the loop at a position may be interleaved."""
+        realize = sch.state.block(block)
+        child = sch.state.scope(realize).child(realize.block.token)
+        moves = {child.loops[at].var: 1, child.loops[at + 1].var: -factor}
+        return apart_in_pages(child, moves, self.together) or [min(self.together)]
 
     def _overlaps(self, trial: Schedule, block: BlockRV, at: int, factor: int) -> bool:
         """Whether the loop at a position has independent iterations once the next is skewed."""
         try:
-            self._interleaved(block, at, factor, trial)
+            self._interleaved(block, at, factor, self.together, trial)
         except ScheduleError:
             return False
         node = trial.state.loop(trial.get_loops(block)[-1])
         return carried_dependence(node, trial.state.scope(node)) is None
 
-    def _interleaved(self, block: BlockRV, at: int, factor: int, sch: Schedule) -> None:
+    def _interleaved(
+        self, block: BlockRV, at: int, factor: int, sizes: Sequence[int], sch: Schedule
+    ) -> None:
         """Several iterations of the loop at a position side by side."""
         loops = sch.get_loops(block)
         inner = sch.skew(loops[at], loops[at + 1], factor)
-        outer, part = sch.split(loops[at], [None, uniform(sch, self.together)])
+        outer, part = sch.split(loops[at], [None, uniform(sch, sizes)])
         sch.reorder(outer, inner, *loops[at + 2 :], part)
         sch.unroll(part)
         sch.annotate(block, TILED, STRUCTURE)
 
-    def _tiled(self, block: BlockRV, at: int, factor: int, sch: Schedule) -> None:
+    def _tiled(
+        self, block: BlockRV, at: int, factor: int, sizes: Sequence[int], sch: Schedule
+    ) -> None:
         """The same in tiles; the tiles of one wave run in parallel."""
         loops = sch.get_loops(block)
         inner = sch.skew(loops[at], loops[at + 1], factor)
-        outer, part = sch.split(loops[at], [None, uniform(sch, self.together)])
+        outer, part = sch.split(loops[at], [None, uniform(sch, sizes)])
         tile, place = sch.split(inner, [None, uniform(sch, self.tiles)])
         sch.reorder(outer, tile, place, *loops[at + 2 :], part)
         wave = sch.skew(outer, tile, 1)
