@@ -134,6 +134,8 @@ def turns_rows(scope: Scope, under: Sequence[Child], loop: For, private: Sequenc
                 return False
             forms.setdefault(access.buffer, []).append((address, access.is_write))
     inner = {v: r for v, r in inner.items() if v not in {n.var for n in _outside(under[0], loop)}}
+    if not inner:
+        return False  # straight code is for `in_rows`
     moved = size = 0
     for buffer, each in forms.items():
         span = row_span(each, loop.var, inner)
