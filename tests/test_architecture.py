@@ -54,7 +54,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 470, "blocks te einsum workload"),
     (
         "analysis",
-        5300,
+        5302,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access written guards closing block begun "
         "overwritten choice reducer updates any_order commuting continues factor loops dependence "

@@ -47,7 +47,7 @@ from metasched.ir.visit import (
     transform_expr,
     walk_exprs,
     walk_stmts,
-    walk_under,
+    walk_unseen,
 )
 
 
@@ -139,9 +139,10 @@ _Loops: TypeAlias = "tuple[tuple[Var, Expr, Expr], ...]"
 
 def _in_stmt(top: Stmt) -> Iterator[Read | None]:
     """Every load below a statement; None for a statement that cannot be analysed."""
+    seen: dict[tuple[tuple[Expr, ...], _Loops], set[Expr]] = {}
     for stmt, known, loops in _placed(top):
         for expr in stmt.exprs:
-            yield from _in_expr(expr, known, loops)
+            yield from _in_expr(expr, known, loops, seen.setdefault((known, loops), set()))
         if isinstance(stmt, While):
             yield None
 
@@ -165,11 +166,12 @@ def _placed(top: Stmt) -> Iterator[tuple[Stmt, tuple[Expr, ...], _Loops]]:
             stack += [(part, known, loops) for part in stmt.stmts]
 
 
-def _in_expr(top: Expr, known: tuple[Expr, ...], loops: _Loops) -> Iterator[Read | None]:
-    """Every load of an expression; of `if_then_else` only one side is evaluated."""
-    if not loads_of(top):
-        return
-    for node, conditions in walk_under(top, known, _evaluated):
+def _in_expr(
+    top: Expr, known: tuple[Expr, ...], loops: _Loops, seen: set[Expr]
+) -> Iterator[Read | None]:
+    """Every load of an expression that is not in `seen`; of `if_then_else` only one side is
+    evaluated."""
+    for node, conditions in walk_unseen(top, known, _evaluated, seen):
         if isinstance(node, BufferLoad):
             scalar = all(i.dtype.lanes == 1 for i in node.indices) and node.predicate is None
             yield Read(node.buffer, node.indices, conditions, loops) if scalar else None

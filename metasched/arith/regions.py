@@ -35,7 +35,7 @@ from metasched.ir.visit import (
     substitute,
     walk_exprs,
     walk_stmts,
-    walk_under,
+    walk_unseen,
 )
 
 Regions = tuple[tuple[BufferRegion, ...], tuple[BufferRegion, ...]]
@@ -116,6 +116,8 @@ class _Collector:
         """What the init sets, of the buffers that it does not read."""
         self.each: list[tuple[bool, BufferRegion, tuple[Expr, ...]]] = []
         self.own = set(block.alloc_buffers)
+        self.seen: dict[tuple[tuple[Expr, ...], tuple[Var, ...]], set[Expr]] = {}
+        """What was visited, by the conditions and loops around it."""
 
     def stmt(self, stmt: Stmt, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
         """Collect from a statement inside these loops, under these conditions."""
@@ -147,9 +149,8 @@ class _Collector:
 
     def expr(self, expr: Expr, loops: dict[Var, Range], conditions: tuple[Expr, ...]) -> None:
         """Collect the loads of an expression; a side of a choice counts under its condition."""
-        if not any(isinstance(node, _ACCESSES) for node in walk_exprs(expr)):
-            return
-        for node, known in walk_under(expr, conditions, _chosen):
+        seen = self.seen.setdefault((conditions, tuple(loops)), set())
+        for node, known in walk_unseen(expr, conditions, _chosen, seen):
             if isinstance(node, BufferLoad):
                 point = BufferRegion(node.buffer, _points(node.indices))
                 self._add(self.read, point, loops, known)
@@ -307,7 +308,6 @@ def _variables(r: Range) -> frozenset[Var]:
 FORMULAS = 8
 """The most nested minima in a bound of a region."""
 _HULL = Analyzer()
-_ACCESSES = (BufferLoad, Var, Call)
 
 
 def matched_region(match: MatchBufferRegion, region: BufferRegion) -> BufferRegion:

@@ -105,6 +105,29 @@ def walk_under(
         stack += [(part, here + more) for part, more in reversed([*parts(node)])]
 
 
+def walk_unseen(
+    expr: Expr,
+    known: tuple[T, ...],
+    parts: Callable[[Expr], Iterable[tuple[Expr, tuple[T, ...]]]],
+    seen: set[Expr],
+) -> Iterator[tuple[Expr, tuple[T, ...]]]:
+    """`walk_under` without what earlier walks with the same `known` visited.
+
+    Statements whose variables are replaced by values share large parts. A part that was visited
+    with `known` alone needs no visit with more conditions.
+
+    Args:
+        seen: what the walks visited with `known` alone; this walk adds its own.
+    """
+    new = []
+    for node, here in walk_under(expr, known, lambda part: () if part in seen else parts(part)):
+        if node not in seen:
+            yield node, here
+        if here == known:
+            new.append(node)
+    seen.update(new)
+
+
 def shared_parts(exprs: Sequence[Expr]) -> list[Expr]:
     """The parts that occur twice or more in large expressions, inner parts first; without parts
     that mention a variable of a Let around."""

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metasched as ms
+from metasched.arith import regions
 from metasched.errors import TypeMismatchError
 from metasched.ir import expr as E
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.dtype import DType, wrap
 from metasched.ir.op import Call, Effect, Ramp, Shuffle, call, effect_of
-from metasched.ir.stmt import Block, Evaluate, For, ForKind
-from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs
+from metasched.ir.stmt import Block, BufferStore, Evaluate, For, ForKind, LetStmt
+from metasched.ir.visit import free_vars, substitute, transform_expr, walk_exprs, walk_unseen
 from metasched.script import tir as T
 
 i, j = E.Var("i"), E.Var("j")
@@ -247,3 +248,42 @@ def test_constant_strides_are_the_strides_that_are_numbers(shape):
     assert dense.constant_strides() == [E.as_int(step) for step in dense.row_major_strides()]
     strided = Buffer.of("A", shape, strides=shape)
     assert strided.constant_strides() == [E.as_int(step) for step in shape]
+
+
+def _sides(node):
+    """The parts of a node, a side of a choice under its condition."""
+    if isinstance(node, Call) and node.op.name == "if_then_else":
+        condition, then, orelse = node.args
+        return [(condition, ()), (then, (condition,)), (orelse, (E.logical_not(condition),))]
+    return [(child, ()) for child in node.children]
+
+
+def test_a_walk_leaves_out_what_earlier_walks_saw_without_conditions():
+    part, flag = i * 3, E.Var("flag", "bool")
+    choice = T.if_then_else(flag, part, j)
+    seen = set()
+    assert (part, (flag,)) in [*walk_unseen(choice, (), _sides, seen)]
+    assert part not in seen and choice in seen
+    assert [*walk_unseen(choice, (), _sides, seen)] == []
+    assert (part, ()) in [*walk_unseen(part + 1, (), _sides, seen)]
+    assert [node for node, _ in walk_unseen(part + 2, (), _sides, seen)] == [part + 2, E.as_expr(2)]
+    other = [node for node, _ in walk_unseen(T.if_then_else(flag, part, j + 5), (), _sides, seen)]
+    assert part not in other and j + 5 in other
+
+
+def test_the_regions_of_chained_variables_are_collected_once_each(monkeypatch):
+    """Each variable's value holds the values of all variables before."""
+    source = Buffer("A", (64,), DType("float32"))
+    value, lets = source[i], []
+    for n in range(200):
+        lets.append((E.Var(f"x{n}", "float32"), value))
+        value = lets[-1][0] * T.float32(0.5) + source[i + n % 3]
+    body = BufferStore(source, value, (i,))
+    for var, bound in reversed(lets):
+        body = LetStmt(var, bound, body)
+    visited = []
+    real = regions._chosen
+    monkeypatch.setattr(regions, "_chosen", lambda node: visited.append(node) or real(node))
+    reads, writes = regions.block_access_regions(Block("b", (), (), (), body))
+    assert [E.as_int(r.region[0].extent) for r in reads] == [3] and len(writes) == 1
+    assert len(visited) < 5 * 200
