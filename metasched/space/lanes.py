@@ -159,7 +159,8 @@ def _work(
     times = [max(1.0, interval(n.extent, ranges)[1]) for n in inside]
     stores = sum(a.is_write for a in accesses(child.block))
     operations = arithmetic(child.block, loop.var, child.realize.bindings)
-    ordered = any(carried_dependence(n, scope) is not None for n in inside[:-1])
+    tiled = any(v.is_reduce for v in child.block.iter_vars)  # its results stay in registers
+    ordered = not tiled and any(carried_dependence(n, scope) is not None for n in inside[:-1])
     return prod(times) * (operations + stores), WAIT * prod(times[:-1]) * ordered
 
 
