@@ -172,7 +172,7 @@ def _own_lanes(scope: Scope, child: Child, inside: Sequence[For]) -> int:
     if any(v.is_reduce for v in child.block.iter_vars):
         return TURNED
     last = inside[-1]
-    if not contiguous(child, last) or carried_dependence(last, scope) is not None:
+    if carried_dependence(last, scope) is not None:
         return 1
     return min(TURNED, as_int(last.extent) or TURNED)
 
