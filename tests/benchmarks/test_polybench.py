@@ -3,7 +3,7 @@
     pytest tests/benchmarks/test_polybench.py --keep DIR                 # tune all, time all
     pytest tests/benchmarks/test_polybench.py --keep DIR -k "tune and syrk" --trials 24
     pytest tests/benchmarks/test_polybench.py --keep DIR -k "contest and syrk" --against scipy,numba
-    python tests/benchmarks/render_figures.py polybench_zen3 DIR/rows.json   # after the contest
+    python tests/benchmarks/render_figures.py polybench_zen5 DIR/rows.json   # after the contest
 
 `tune` skips a kernel whose trace stands in DIR. `contest` times the traces of DIR and the peers in
 turns, and puts the rows of the kernel into DIR/rows.json. The aims: the best peer's time is at
