@@ -19,6 +19,7 @@ from metasched.analysis.access import SHUFFLED, Access, accesses, stride_of, str
 from metasched.analysis.block import is_leaf, loop_iter_kind
 from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
+from metasched.analysis.reducer import identity_of, match_reducer
 from metasched.analysis.scope import Child, Scope, buffer_uses
 from metasched.analysis.sequence import statement_blocks
 from metasched.arith.affine import interval, linear
@@ -165,16 +166,28 @@ def _work(
 
 
 def _own_lanes(scope: Scope, child: Child, inside: Sequence[For]) -> int:
-    """The lanes that a block may have along the innermost loop; as many as a reduction, which has
-    vectors of its own."""
+    """The lanes that a block may have along the innermost loop, or along a loop of its own where it
+    reads nothing that the loop writes; as many as a reduction, which has vectors of its own."""
     if not inside:
         return 1
-    if any(v.is_reduce for v in child.block.iter_vars):
+    if any(v.is_reduce for v in child.block.iter_vars) or _adds_up(child, inside[-1]):
         return TURNED
     last = inside[-1]
-    if carried_dependence(last, scope) is not None:
+    written = {region.buffer for c in scope.under(last) for region in c.block.writes}
+    alone = written.isdisjoint(a.buffer for a in accesses(child.block) if not a.is_write)
+    if not alone and carried_dependence(last, scope) is not None:
         return 1
     return min(TURNED, as_int(last.extent) or TURNED)
+
+
+def _adds_up(child: Child, loop: For) -> bool:
+    """Whether a block adds up, multiplies or compares values into one element along a loop."""
+    store = child.block.body
+    if not isinstance(store, BufferStore) or (start := identity_of(store.value)) is None:
+        return False
+    init = BufferStore(store.buffer, start, store.indices)
+    moves = [move for access, move in strides(child, loop) if access.is_write]
+    return moves == [0] and match_reducer(init, store) is not None
 
 
 def _address(access: Access, child: Child) -> Linear | None:

@@ -354,6 +354,26 @@ def test_iterations_that_do_not_fit_lanes_stay_apart(func: PrimFunc) -> None:
     check_numbers(func, sch.mod, compiled=True)
 
 
+@T.prim_func
+def scored(A: T.Buffer((256, 384)), seed: T.uint32, B: T.Buffer((256, 384))):
+    """Each row is computed in vectors along the row, and added up in vectors."""
+    for i in range(256):
+        row = T.alloc_buffer((384,))
+        s = T.float32(0)
+        for j in range(384):
+            h = T.uint32(i * 384 + j) * T.uint32(2654435761) + seed
+            row[j] = T.if_then_else(h < T.uint32(3435973836), A[i, j], 0.0)
+            s += row[j]
+        for j in range(384):
+            B[i, j] = row[j] - s / 384
+
+
+def test_rows_whose_statements_have_vectors_of_their_own_are_not_turned() -> None:
+    found = SpaceGenerator(default_modules(TARGET)).generate(scored, TARGET)
+    assert not any("whole_iterations" in e.values for s in found for e in s.entries)
+    assert any("fission" in str(space) for space in found)
+
+
 def test_medians_are_those_of_numpy() -> None:
     a = np.random.default_rng(0).integers(0, 256, (N, M)).astype(np.uint8)
     b = np.zeros((N, M), np.uint8)
