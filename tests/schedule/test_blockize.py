@@ -496,3 +496,25 @@ def halves(P: T.Buffer((2,), "int32")):
     check_refused(sch, lambda: sch.blockize(i), "set-again", text)
     sch.blockize(k)
     check_transform(func, sch)
+
+
+def test_the_new_block_stays_in_its_domain_where_conditions_leave_no_iteration() -> None:
+    """Only the first iteration of j passes, and none where vo is 1: vo * 3 + 2 is 5 there."""
+    func = parse(
+        """
+@T.prim_func
+def partition(A: T.Buffer((5,), "int32")):
+    for i in range(2):
+        with T.block("around"):
+            vo = T.axis.spatial(2, i)
+            for j in range(2):
+                with T.block("A"):
+                    T.where(vo * 3 + j < 3 and j < 1)
+                    va = T.axis.spatial(5, vo * 3 + j + 2)
+                    A[va] = A[va] + 1
+"""
+    )
+    sch = Schedule(func, check=True)
+    sch.blockize(sch.get_loops("A")[0])
+    assert "T.where(vo * 3 + 2 < 5)" in sch.script()
+    check_transform(func, sch)

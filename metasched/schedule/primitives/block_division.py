@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.arith.intset import relax_ranges
+from metasched.arith.iterlimit import narrowed_ranges
 from metasched.arith.subspace import Divided, Division, subspace_divide
 from metasched.ir.buffer import Buffer, Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, For, IterVar, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, substitute
 from metasched.schedule.rebind import ranges_of
@@ -98,7 +99,29 @@ def divided(
         values[var] = inner if whole else outer * parts.inner_extent.astype(dtype) + inner
     body = _substituted(block, values, tuple(inner_iters))
     inside = BlockRealize(tuple(inner_bindings), division.inner_predicate, body)
-    return Part(iters, bindings, division.outer_predicate, inside, loops)
+    return Part(iters, bindings, _within(state, top, division, iters, bindings), inside, loops)
+
+
+def _within(
+    state: State, top: Stmt, division: Division, iters: Sequence[IterVar], bindings: Sequence[Expr]
+) -> Expr:
+    """The outer predicate, which also keeps the outer bindings in their domains.
+
+    The inner predicate may rule out every inner iteration where an outer binding has left its
+    domain; so the added conditions leave out no iteration of the block.
+    """
+    predicate = division.outer_predicate
+    if division.inner_predicate is TRUE:
+        return predicate
+    around = state.scope_block(top)
+    domains = {} if around is None else {v.var: v.dom for v in around.iter_vars}
+    ranges = {**domains, **ranges_of(state.loops_above(top))}
+    known = Analyzer(narrowed_ranges(ranges, predicate))
+    for v, value in zip(iters, bindings, strict=True):
+        for condition in (value >= v.dom.min, value < v.dom.min + v.dom.extent):
+            if not known.prove(condition):
+                predicate = condition if predicate is TRUE else logical_and(predicate, condition)
+    return predicate
 
 
 def _changing(block: Block, extent: Expr) -> list[Buffer]:
