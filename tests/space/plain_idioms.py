@@ -377,8 +377,12 @@ class Extent(str):
         return Extent(f"({self} // {number})")
 
 
-def run_time_idioms(d: Draw) -> str:
-    """The same, where the extent of all dimensions is `n`."""
+Declare = Callable[[str, tuple[int, ...], str], None]
+"""Adds an array to a program: its name, shape and type."""
+
+
+def run_time_program(d: Draw, declared: Callable[[Program, Declare], None]) -> Program:
+    """A program whose arrays have the extent `n` in all dimensions; `declared` adds the arrays."""
     p = Program(d, Extent("n"))  # type: ignore[arg-type]
     p.add("n = T.int32()")
 
@@ -387,12 +391,18 @@ def run_time_idioms(d: Draw) -> str:
         sizes = ", ".join(map(str, shape))
         p.add(f'{name} = T.match_buffer(arg_{name}, ({sizes},), "{dtype}")')
 
-    _declare(p, declare)
+    declared(p, declare)
+    return p
+
+
+def run_time_idioms(d: Draw) -> str:
+    """The idioms of `plain_idioms`, where the extent of all dimensions is `n`."""
+    p = run_time_program(d, _declare)
     _some(p)
     return str(p.t)
 
 
-def _declare(p: Program, declare: Callable[[str, tuple[int, ...], str], None]) -> None:
+def _declare(p: Program, declare: Declare) -> None:
     kinds = [p.d.pick(*TYPES) for _ in range(p.d.rng.choice((1, 1, 1, 2, 3)))]
     for name in ("M0", "M1", "M2", "V0", "V1", "V2"):
         p.types[name] = p.d.pick(*kinds)

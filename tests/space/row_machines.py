@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from space.plain_idioms import Extent, Program
+from space.plain_idioms import Declare, Extent, Program, run_time_program
 from space.random_kinds import Draw
 
 TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -240,19 +240,10 @@ def row_machines(d: Draw) -> str:
 
 def run_time_rows(d: Draw) -> str:
     """The same, where the extent of all dimensions is `n`."""
-    p = Program(d, Extent("n"))  # type: ignore[arg-type]
-    p.add("n = T.int32()")
-
-    def declare(name: str, shape: tuple[int, ...], dtype: str) -> None:
-        p.t.params.append(f"arg_{name}: T.handle")
-        sizes = ", ".join(map(str, shape))
-        p.add(f'{name} = T.match_buffer(arg_{name}, ({sizes},), "{dtype}")')
-
-    _declare(p, declare)
-    return _some(p)
+    return _some(run_time_program(d, _declare))
 
 
-def _declare(p: Program, declare: Callable[[str, tuple[int, ...], str], None]) -> None:
+def _declare(p: Program, declare: Declare) -> None:
     kinds = [p.d.pick(*TYPES) for _ in range(p.d.rng.choice((1, 2, 3, 4)))]
     for name in ("M0", "M1", "V0", "V1", "V2"):
         p.types[name] = p.d.pick(*kinds)
