@@ -12,8 +12,15 @@ from typing import Any
 
 from metasched import workloads
 from metasched.commands.names import HELP
-from metasched.commands.source import CONSTANT, add_target, run_plugins, shape_of, target_of
-from metasched.errors import MetaschedError
+from metasched.commands.source import (
+    CONSTANT,
+    add_target,
+    is_file,
+    run_plugins,
+    shape_of,
+    target_of,
+)
+from metasched.errors import MetaschedError, brief
 from metasched.report.compare import KNOWN, comparison_text, peers_of, row, side_by_side, usable
 from metasched.report.peers import OURS, PEAK
 from metasched.report.progress import progress
@@ -29,7 +36,7 @@ Case = tuple[str, tuple[int, ...]]
 def add_to(commands: Any) -> None:
     """Declare the command."""
     parser = commands.add_parser("bench", help=HELP["bench"])
-    parser.add_argument("ops", nargs="*", help="workloads; none with --suite")
+    parser.add_argument("ops", nargs="*", help="workloads (gmm, c2d, ...); none with --suite")
     parser.add_argument("--suite", choices=[*workloads.SUITES], help="all operators of a kind")
     parser.add_argument("--shape", help="numbers separated by commas, for a single workload")
     parser.add_argument(
@@ -80,6 +87,11 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     ops = list(workloads.SUITES.get(arguments.suite, arguments.ops))
     if not ops:
         raise MetaschedError("name a workload, or --suite operators")
+    if file := next(filter(is_file, ops), None):
+        raise MetaschedError(
+            f"bench times other libraries beside workloads, and {brief(file)} is none: use "
+            "`metasched tune FILE.py:FUNCTION`, which prints the speed-up over the default schedule"
+        )
     if arguments.shape and (len(ops) > 1 or arguments.all_shapes):
         raise MetaschedError("--shape is for a single workload")
     return [

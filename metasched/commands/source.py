@@ -156,7 +156,7 @@ def target_of(arguments: argparse.Namespace, *, anywhere: bool = False) -> Targe
 
 def load(text: str, shape: str | None, constant_weights: bool = False) -> Program:
     """The program that the arguments name; raises MetaschedError for wrong arguments."""
-    if _is_file(text):
+    if is_file(text):
         _refuse_options(shape, constant_weights)
         return _chosen(*_found(text))
     dims = shape_of(text, shape)
@@ -185,7 +185,7 @@ def shape_of(workload: str, text: str | None) -> tuple[int, ...]:
 
 def load_all(text: str, shape: str | None, constant_weights: bool = False) -> list[Program]:
     """The programs that the arguments name: a module of a file may hold several."""
-    if not _is_file(text):
+    if not is_file(text):
         return [load(text, shape, constant_weights)]
     _refuse_options(shape, constant_weights)
     place, name, found = _found(text)
@@ -195,7 +195,8 @@ def load_all(text: str, shape: str | None, constant_weights: bool = False) -> li
     return [_chosen(place, name, found)]
 
 
-def _is_file(text: str) -> bool:
+def is_file(text: str) -> bool:
+    """Whether a program is named by its file, not by the name of a workload."""
     return ":" in text or text.endswith(".py")
 
 

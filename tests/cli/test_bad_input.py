@@ -227,6 +227,7 @@ def test_a_record_of_many_levels(cli, tmp_path):
 
 def test_bad_options_of_bench(cli, tmp_path):
     refused(cli("bench"), "name a workload, or --suite operators")
+    refused(cli("bench", "mine.py:f"), "mine.py:f", "`metasched tune FILE.py:FUNCTION`")
     refused(cli("bench", "gmm", "sfm", "--shape", SHAPE), "--shape is for a single workload")
     refused(cli("bench", *GMM, "--against", "numpi"), "no peer is called 'numpi'", "numpy")
     for text, said in (
