@@ -14,7 +14,7 @@ from metasched.analysis.boxes import by_rows
 from metasched.arith.affine import linear_address
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_expr, as_int
+from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Max, Min, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Ramp
 from metasched.ir.stmt import (
@@ -54,9 +54,38 @@ def _allocate(stmt: Stmt) -> Stmt | None:
         return stmt.body
     if buffer.data in _used(stmt.body) or buffer.strides or buffer.elem_offset is not None:
         return Allocate(buffer, stmt.body)  # its address is taken: leave it alone
-    aligned = stmt.annotations["aligned"]
-    found = _sunk(stmt.body, buffer, carried, aligned, crossing=False)
+    where = _Where(buffer, carried, stmt.annotations["aligned"], _ranges(stmt.body))
+    found = _sunk(stmt.body, where, crossing=False)
     return stmt.body if found is None else found
+
+
+Ranges: TypeAlias = "dict[Expr, tuple[int, int] | None]"
+"""The least and the greatest value of each variable; None for unknown values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """A buffer that looks for a place, and what its allocation must respect.
+
+    Attributes:
+        carried: the loops that carry its contents to the next iteration.
+        ranges: of all variables that the statement of the allocation binds.
+    """
+
+    buffer: Buffer
+    carried: frozenset[Var]
+    aligned: Alignment
+    ranges: Ranges
+
+
+def _ranges(stmt: Stmt) -> Ranges:
+    """The ranges of the variables that are bound inside a statement."""
+    found: Ranges = {}
+    for node in walk_stmts(stmt):
+        for var in bound_vars(node):
+            extent = as_int(node.extent) if isinstance(node, For) else None
+            found[var] = None if extent is None else (0, max(extent - 1, 0))
+    return found
 
 
 def _used(stmt: Stmt) -> frozenset[Buffer | Expr]:
@@ -78,22 +107,21 @@ def _used_by(expr: Expr) -> set[Buffer | Expr]:
     return found.union(load.buffer for load in loads_of(expr))
 
 
-def _sunk(
-    stmt: Stmt, buffer: Buffer, carried: frozenset[Var], aligned: Alignment, crossing: bool
-) -> Stmt | None:
+def _sunk(stmt: Stmt, where: _Where, crossing: bool) -> Stmt | None:
     """Move the allocation into `stmt`; None if the allocation must not enter the loops around
     `stmt`."""
+    buffer = where.buffer
     inside = [s for s in stmt.stmts if buffer in _used(s)]
     own = any(buffer in _used_by(e) for e in stmt.exprs) or isinstance(stmt, (While, BufferStore))
-    if not own and len(inside) == 1 and _may_enter(stmt, carried):
+    if not own and len(inside) == 1 and _may_enter(stmt, where.carried):
         loop = isinstance(stmt, For) and as_int(stmt.extent) != 1
         # Iterations of a parallel loop read only what they wrote, so each gets its own memory.
         alone = isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL
-        deeper = _sunk(inside[0], buffer, carried, aligned, not alone and (crossing or loop))
+        deeper = _sunk(inside[0], where, not alone and (crossing or loop))
         if deeper is not None:
             parts = [deeper if s is inside[0] else s for s in stmt.stmts]
             return stmt.rebuild(parts, stmt.exprs)
-    return _compacted(stmt, buffer, aligned, crossing)
+    return _compacted(stmt, where, crossing)
 
 
 def _may_enter(stmt: Stmt, carried: frozenset[Var]) -> bool:
@@ -117,13 +145,14 @@ class _Touched:
     high: int
 
 
-def _compacted(stmt: Stmt, buffer: Buffer, aligned: Alignment, crossing: bool) -> Stmt | None:
+def _compacted(stmt: Stmt, where: _Where, crossing: bool) -> Stmt | None:
     """Allocate the touched box around `stmt`; None if `stmt` may read an element before it writes
     the element."""
+    buffer, aligned = where.buffer, where.aligned
     reads, writes = (_indices(stmt, buffer, kind) for kind in (BufferLoad, BufferStore))
     if reads is None or writes is None:
         return None if crossing else Allocate(buffer, stmt)
-    spans = _TouchedBoxes(stmt)
+    spans = _TouchedBoxes(stmt, where.ranges)
     read = [spans.union([a[d] for a in reads], d, buffer) for d in range(buffer.ndim)]
     written = [spans.union([a[d] for a in writes], d, buffer) for d in range(buffer.ndim)]
     if crossing and not (writes and all(map(_covers, written, read))):
@@ -177,17 +206,10 @@ def _covers(written: _Touched | None, read: _Touched | None) -> bool:
 class _TouchedBoxes:
     """Computes the ranges of indices over the loops inside a statement."""
 
-    def __init__(self, stmt: Stmt) -> None:
-        self.inner: dict[Expr, int | None] = {}
-        for node in walk_stmts(stmt):
-            for var in bound_vars(node):
-                self.inner[var] = as_int(node.extent) if isinstance(node, For) else None
-        ranges = {
-            v: (0, max(n - 1, 0))
-            for v, n in self.inner.items()
-            if n is not None and isinstance(v, Var)
-        }
-        self.analyzer = Analyzer(ranges)
+    def __init__(self, stmt: Stmt, around: Ranges) -> None:
+        self.inner = _ranges(stmt)
+        self.analyzer = Analyzer(_known(self.inner))
+        self.around = Analyzer(_known(around))
 
     def union(self, indices: list[Expr], dim: int, buffer: Buffer) -> _Touched | None:
         """The range that holds all indices of one dimension; None if unknown (then the whole
@@ -238,7 +260,23 @@ class _TouchedBoxes:
             return None if low is None or high is None else _Touched({}, low, high)
         if isinstance(atom, (FloorDiv, FloorMod)) and isinstance(atom.b, IntImm):
             return self._divided(atom, atom.b.value)
+        if isinstance(atom, (Min, Max)):
+            return self._limited(atom)
         return None
+
+    def _limited(self, atom: Min | Max) -> _Touched | None:
+        """min(outer + rest, limit) lies in outer + [low, high] as without the limit, if outer + low
+        never exceeds the limit. (`overcompute` limits the indices of its last tile so.)"""
+        limit, index = (atom.a, atom.b) if isinstance(atom.a, IntImm) else (atom.b, atom.a)
+        span = self.of(index)
+        if span is None or not isinstance(limit, IntImm):
+            return None
+        low, high = self.around.bounds(_expression(_Touched(span.outer, 0, 0), index))
+        if isinstance(atom, Min):
+            kept = high is not None and high + span.low <= limit.value
+        else:
+            kept = low is not None and low + span.high >= limit.value
+        return span if kept else None
 
     def _divided(self, atom: FloorDiv | FloorMod, divisor: int) -> _Touched | None:
         """(outer * divisor + rest) divided: the outer part comes out of the division."""
@@ -251,6 +289,10 @@ class _TouchedBoxes:
         if span.low >= 0 and span.high < divisor:
             return _Touched({}, span.low, span.high)
         return _Touched({}, 0, divisor - 1)
+
+
+def _known(ranges: Ranges) -> dict[Var, tuple[int, int]]:
+    return {v: known for v, known in ranges.items() if known and isinstance(v, Var)}
 
 
 def _reads(expr: Expr) -> bool:
