@@ -48,6 +48,8 @@ RUN_TIME = 1024
 """An extent that is known at run time only counts as this many iterations."""
 MOST_VECTORS = 8
 """Vectors of results that a serial loop updates stay in registers if there are at most as many."""
+LINE = 64
+"""Bytes of a cache line."""
 LOADED = 8
 """An extent that is loaded from memory, as the length of a sparse row, counts as this many."""
 
@@ -302,12 +304,13 @@ def spread_nest(
     ranges: dict[Var, Interval] = {}
     for depth, loop in enumerate(child.loops):
         inside = depth > 0 or repeated
-        if depth > 0 and _spread_outside(sch, child, cores, depth, func):
+        shared = _share_lines(sch, child, loop, cores)
+        if depth > 0 and not shared and _spread_outside(sch, child, cores, depth, func):
             return True
         small = steps(loop, ranges, lanes=not inside) < (SMALL_INSIDE if inside else SMALL)
         if small or loop.kind is not ForKind.SERIAL:
             return False
-        if loop.var not in seen:
+        if loop.var not in seen and not shared:
             seen.add(loop.var)
             count = _leading(sch, child, jobs, depth)
             if any(_spread(sch, child, func, depth, n) for n in dict.fromkeys((count, 1)) if count):
@@ -315,6 +318,24 @@ def spread_nest(
         low, high = interval(loop.min, ranges)
         ranges[loop.var] = low, high + max(interval(loop.extent, ranges)[1] - 1, 0)
     return False
+
+
+def _share_lines(sch: Schedule, child: Child, loop: For, cores: int) -> bool:
+    """Whether cores that divide a loop would store to the same cache lines again and again.
+
+        for j in range(2): for i in range(n): S[k[i], j * 8:j * 8 + 8] += ...
+
+    Memory says which row is updated, so each update loads and stores a row; the part of a core is
+    shorter than a line. Each store then waits for the line: a step of k-means took four times as
+    long on two cores as on one.
+    """
+    part = -(-(as_int(loop.extent) or RUN_TIME) // cores)
+    moves = [m for each in sch.state.scope(child.realize).under(loop) for m in strides(each, loop)]
+    return any(
+        part * abs(by) * access.buffer.dtype.bytes < LINE
+        for access, by in moves
+        if access.is_write and by and any(map(reads_memory, access.indices))
+    )
 
 
 def distribute_and_spread(
