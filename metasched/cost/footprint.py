@@ -32,6 +32,7 @@ class Footprint:
 
     Attributes:
         bytes: the bytes of an element.
+        memory: the buffer as it will be allocated.
         steps: how many elements each loop moves the access, the inner loop first; None for a loop
             that does not move the access.
         touched: elements that the k innermost loops touch.
@@ -41,8 +42,8 @@ class Footprint:
     """
 
     __slots__ = (
-        "_line", "_memory", "_page", "_widths",
-        "access", "asked", "bytes", "run", "steps", "touched",
+        "_line", "_page", "_widths",
+        "access", "asked", "bytes", "memory", "run", "steps", "touched",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +64,7 @@ class Footprint:
         for d, _, width in by_loop.get(LANES, ()):
             widths[d] += width
         elements, run = _box(widths, limits)
-        self.access, self.bytes, self._memory = access, access.buffer.dtype.bytes, memory
+        self.access, self.bytes, self.memory = access, access.buffer.dtype.bytes, memory
         self.steps: list[int | None] = []
         self.touched, self.run, self._widths = [elements], [run], [widths]
         for loop in order:
@@ -89,7 +90,7 @@ class Footprint:
         touch."""
         runs, pages = 1.0, 1.0
         apart = self.run[depth]
-        memory, size = self._memory, self.bytes
+        memory, size = self.memory, self.bytes
         if self.asked:
             return 1.0, max(1.0, self.touched[depth] * size / self._page)
         span = float(apart * size)
@@ -112,7 +113,7 @@ class Footprint:
 
         Elements that lie less than a line apart share lines.
         """
-        memory, size = self._memory, self.bytes
+        memory, size = self.memory, self.bytes
         apart, span = 1.0, float(size)
         for have, limit, stride in zip(
             reversed(self._widths[depth]), reversed(memory.extents), reversed(memory.strides),
@@ -130,7 +131,7 @@ class Footprint:
 
         Addresses that lie `way` bytes apart fall into the same set.
         """
-        memory, size, apart = self._memory, self.bytes, self.run[depth]
+        memory, size, apart = self.memory, self.bytes, self.run[depth]
         met = max(1.0, apart * size / way)
         for have, limit, stride in zip(
             self._widths[depth], memory.extents, memory.strides, strict=True

@@ -264,8 +264,10 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     if not block.fold and _crowd(nest, block.depth, machine) > 1.0:  # lines push each other out
         fits[0] = min(fits[0], _lane_loops(order))
     near, far, memory = (
-        traffic(nest, k, machine.line, block.depth) * ran / level.per_cycle
-        for k, level in zip(fits, machine.levels, strict=True)
+        traffic(nest, k, machine.line, block.depth, cores) * ran / level.per_cycle
+        for k, level, cores in zip(
+            fits, machine.levels, (1, machine.cores, machine.cores), strict=True
+        )
     )
     return _Cost(
         nest, block.compute * trips, block.loads * trips, (near, far, memory), (fits[0], fits[1]),

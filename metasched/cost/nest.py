@@ -117,8 +117,8 @@ def within(nest: Nest, level: Level) -> int:
     return fits
 
 
-def traffic(nest: Nest, fits: int, line: int, depth: int) -> float:
-    """The bytes that a store moves from beyond a cache.
+def traffic(nest: Nest, fits: int, line: int, depth: int, cores: int = 1) -> float:
+    """The bytes that a store moves from beyond a cache, which each of the cores has for itself.
 
     The `fits` innermost loops fit into the cache: the lines they touch come once for each run of
     these loops. Where lanes walk along memory in the loop around the `depth` innermost loops, code
@@ -129,8 +129,28 @@ def traffic(nest: Nest, fits: int, line: int, depth: int) -> float:
     for move in nest.outside:
         walked = depth + 1 if walks(move, nest.order, depth) else 0
         k = _still(nest, move, max(fits, walked))
-        total += move.lines(k) * line * (products[-1] / products[k])
+        moved = move.lines(k) * line * (products[-1] / products[k])
+        total += moved * _with_neighbours(nest, move, line, cores)
     return total
+
+
+def _with_neighbours(nest: Nest, move: Footprint, line: int, cores: int) -> float:
+    """How many lines come for each line that a core needs.
+
+    Processors fetch the other line of a pair, too. Where the cores divide the rows of a buffer, the
+    line beside the end of a part of a row belongs to another core, and moves back and forth if the
+    cores write it.
+    """
+    shared = next((x for x in reversed(nest.order) if x.kind == "parallel"), None)
+    if shared is None or min(cores, shared.extent) == 1:
+        return 1.0
+    part = float("inf")
+    each = -(-shared.extent // min(cores, shared.extent))
+    for dim, stride in zip(move.access.dims, move.memory.strides, strict=True):
+        step, width = dim.get(shared.index, (0, 0))
+        if width and abs(step) * (shared.extent - 1) <= width:  # otherwise it starts again
+            part = min(part, max(abs(step), 1) * each * stride * move.bytes)
+    return 1.0 + line / max(part, line)
 
 
 def _still(nest: Nest, move: Footprint, k: int) -> int:

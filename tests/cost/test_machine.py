@@ -661,13 +661,13 @@ def test_pages_are_looked_up_again_where_too_many_lie_between():
 
 def stages(first: str, second: str) -> IRModule:
     """A table that one statement writes and another reads, each divided along rows or columns."""
-    loops = {"rows": "for i in T.parallel(64):\n        for j in range(64)",
-             "columns": "for j in T.parallel(64):\n        for i in range(64)",
-             "serial": "for i in range(64):\n        for j in range(64)"}  # fmt: skip
+    loops = {"rows": "for i in T.parallel(64):\n        for j in range(1024)",
+             "columns": "for j in T.parallel(1024):\n        for i in range(64)",
+             "serial": "for i in range(64):\n        for j in range(1024)"}  # fmt: skip
     return parse(f"""
 @T.prim_func
-def main(A: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
-    B = T.alloc_buffer((64, 64), "float32")
+def main(A: T.Buffer((64, 1024), "float32"), C: T.Buffer((64, 1024), "float32")):
+    B = T.alloc_buffer((64, 1024), "float32")
     {loops[first]}:
             with T.block("B"):
                 vi, vj = T.axis.remap("SS", [i, j])
@@ -684,13 +684,35 @@ def test_data_that_another_core_wrote_comes_from_its_cache():
         found = machine(stages(first, second), work=1000.0)
         return 2.0 ** found["l2_l3"] * 501.0  # cycles
 
-    lines = 64 * 64 * 4 // 64
+    lines = 64 * 1024 * 4 // 64
     moved = lines / 2 * TARGET.machine_model().transfer / 2  # half of them, by two cores
     own = far("rows", "rows")
     assert far("columns", "columns") < own + 0.1 * moved
     assert far("rows", "columns") == pytest.approx(own + moved, rel=0.05)
     assert far("columns", "rows") == pytest.approx(own + moved, rel=0.05)
     assert far("serial", "rows") > own + 0.9 * moved
+
+
+def test_short_parts_of_rows_bring_the_lines_of_the_other_core():
+    """Two cores divide rows of 128 or 4,096 bytes; processors fetch lines in pairs."""
+
+    def memory(width: int, parts: str) -> float:
+        half = width // 2
+        sizes = {"rows": f"256, {width}", "columns": f"512, {half}"}[parts]
+        at = {"rows": ("t * 256 + i", "j"), "columns": ("i", f"t * {half} + j")}[parts]
+        mod = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((512, {width}), "float32"), C: T.Buffer((512, {width}), "float32")):
+    for t in T.parallel(2):
+        for i, j in T.grid({sizes}):
+            with T.block("C"):
+                vi, vj = T.axis.spatial(512, {at[0]}), T.axis.spatial({width}, {at[1]})
+                C[vi, vj] = A[vi, vj] + T.float32(1)
+""")
+        return 2.0 ** machine(mod, work=1000.0)["l3_memory"]
+
+    assert memory(32, "columns") == pytest.approx(2 * memory(32, "rows"), rel=0.01)
+    assert memory(1024, "columns") == pytest.approx(memory(1024, "rows") * (1 + 1 / 32), rel=0.01)
 
 
 def test_rows_that_a_step_of_time_reads_were_written_by_the_step_before():
