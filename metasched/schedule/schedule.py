@@ -352,10 +352,11 @@ class Schedule(Methods):
         """Replace the decisions at the given positions, and run all steps from the first of them
         again."""
         entries, first = self.trace.entries, min(decisions)
+        back = first - len(entries)  # the first steps may be taken over, without a history
         rng = self.state.rng.state
-        self.state.restore(self._history[first])
+        self.state.restore(self._history[back])
         self.state.rng.state = rng
-        del self._history[first:]
+        del self._history[back:]
         self.trace = Trace(entries[:first])
         self.state.mode = "keep"
         for position in range(first, len(entries)):

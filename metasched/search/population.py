@@ -163,6 +163,13 @@ class CandidateFactory:
         """A random member of a space."""
         return self._make(self.spaces[space], space, "fresh", seed)
 
+    def sample(self, space: int, seed: int) -> SearchCandidate | None:
+        """`random_member`, whose steps are not proved legal until the program is chosen, as those
+        of `replay_many`; it shares steps with these replays."""
+        request = Request(self.spaces[space], space, seed)
+        found = self._replayer.summary_of((space, None, seed, space not in self._doubted))
+        return self._entered(request, found)
+
     def replay(
         self, trace: Trace, space: int, seed: int = 0, decisions: Decisions = "repair"
     ) -> SearchCandidate | None:

@@ -36,8 +36,8 @@ EXTRACTOR = "feature extractor "
 BROKEN = "postproc "
 """A refusal by a broken postproc begins with this word; a rejection does not."""
 
-Request: TypeAlias = tuple[int, list[Any], int, bool]
-"""(space, decisions, seed, whether its steps are trusted)"""
+Request: TypeAlias = tuple[int, list[Any] | None, int, bool]
+"""(space, decisions or None to draw them, seed, whether its steps are trusted)"""
 
 
 class Replayer:
@@ -93,22 +93,33 @@ class Replayer:
                 skip_checks = False
 
     def member(
-        self, space: int, decisions: Sequence[Any], seed: int, *, skip_checks: bool = False
+        self, space: int, decisions: Sequence[Any] | None, seed: int, *, skip_checks: bool = False
     ) -> Schedule:
         """Replay a member of a space, with impossible decisions repaired, and run the postprocs.
 
+        Args:
+            decisions: of the sampling steps; None draws them, and proves the steps after the first.
+
         Raises ScheduleError or TraceError when a step or postproc refuses.
         """
-        trace = with_decisions(self.spaces[space], decisions)
+        trace, mode = self.spaces[space], "fresh"
+        if decisions is not None:
+            trace, mode = with_decisions(trace, decisions), "repair"
 
         def steps(sch: Schedule) -> None:
+            drawn = False
             for run in self._runs[space]:
                 entries = trace.entries[run.first : run.end]
-                if run.inputs is not None:
+                drawn = drawn or (decisions is None and any(e.kind.sampling for e in entries))
+                if (
+                    drawn
+                ):  # a `require` that fails draws again: it needs the history of proved steps
+                    sch.state.skip_legality_checks = False
+                if run.inputs is not None and not drawn:
                     self._run(sch, entries, (space, run.first), run.inputs)
                 else:
                     for entry in entries:
-                        sch.execute(entry, "repair")
+                        sch.execute(entry, mode)
 
         return self._finished(steps, seed, skip_checks=skip_checks)
 

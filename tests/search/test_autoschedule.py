@@ -16,6 +16,7 @@ from metasched.database.store import Store
 from metasched.errors import MetaschedError, ScheduleError, TuneError
 from metasched.kinds import default_space, default_trace
 from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.script import tir as T
 from metasched.search import autoscheduler
@@ -208,10 +209,31 @@ def test_sixteen_of_many_design_spaces_are_sampled():
     factory = CandidateFactory(matmul(32), TARGET, ms.SpaceGenerator(modules))
     assert len(factory.spaces) > 16
     default = factory.finished(default_trace(factory.func, TARGET))
-    sampled, plain = [], factory.random_member
-    factory.random_member = lambda space, seed: sampled.append(space) or plain(space, seed)
+    sampled, plain = [], factory.sample
+    factory.sample = lambda space, seed: sampled.append(space) or plain(space, seed)
     first_guess(factory, prior_model(), default)
     assert len(set(sampled)) == 16 and sampled[0] == 0 and sampled[-1] > len(factory.spaces) * 3 / 4
+
+
+def test_a_sample_is_the_random_member_that_is_proved(monkeypatch):
+    """A `require` that fails draws again, also behind steps that were taken over."""
+    factory = CandidateFactory(matmul(64), TARGET, default_space(TARGET))
+    redrawn, redo = [], Schedule._redo
+
+    def counted(sch, decisions):
+        redrawn.append(len(sch._history) < len(sch.trace))
+        redo(sch, decisions)
+
+    monkeypatch.setattr(Schedule, "_redo", counted)
+    for space in range(len(factory.spaces)):
+        for seed in range(4):
+            sampled, proved = factory.sample(space, seed), factory.random_member(space, seed)
+            assert (sampled is None) == (proved is None)
+            if proved is not None:
+                assert sampled.key == proved.key
+                assert sampled.trace.decisions() == proved.trace.decisions()
+                assert factory.admits(sampled)
+    assert any(redrawn)
 
 
 def test_the_default_schedule_is_ranked_beside_the_programs_of_the_spaces():

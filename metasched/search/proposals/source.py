@@ -98,7 +98,7 @@ class SearchState:
         found: list[Draft | None] = [None] * len(factory.spaces)
         for space in thinned(range(len(factory.spaces)), self.options.spaces):
             seeds = (derive_seed(self.task.seed, "table", space, n) for n in range(8))
-            made = (factory.random_member(space, seed) for seed in seeds)
+            made = (factory.sample(space, seed) for seed in seeds)
             first = next((candidate for candidate in made if candidate is not None), None)
             if first is not None:
                 found[space] = Draft(first.trace, self.task.seed)
