@@ -67,7 +67,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
-    ("lower", 4906, "passes.* packing table cpu pipeline"),
+    ("lower", 4932, "passes.* packing table cpu pipeline"),
     (
         "codegen",
         6294,

@@ -155,6 +155,35 @@ def test_threads_with_columns_of_their_own():
     assert "X" not in copies(text(other))
 
 
+PARTLY = {
+    "a triangle": """
+            for i in range(1, 7 + 6 * b):
+                X[b * 16 + s, i] = X[b * 16 + s, i - 1] - A[0, i]
+        for s in range(16):
+            for i in range(7 + 6 * (2 - b), 20):
+                X[(2 - b) * 16 + s, i] = A[b * 16 + s, i]""",
+    "a condition": """
+            for i in range(1, 20):
+                if p[i] > 12 * b:
+                    X[b * 16 + s, i] = X[b * 16 + s, i] - A[0, i]
+        for s in range(16):
+            for i in range(1, 20):
+                if p[i] <= 12 * (2 - b):
+                    X[(2 - b) * 16 + s, i] = A[b * 16 + s, i]""",
+}
+
+
+@pytest.mark.parametrize("body", PARTLY.values(), ids=PARTLY)
+def test_what_another_thread_stores_beside_is_not_written_back(body):
+    """A statement behind stores to the rest of the rows of another thread."""
+    assert "X" in copies(text(body, outer="range"))
+    assert "X" not in copies(text(body))
+    own = body.replace("(2 - b)", "b")
+    assert "X" in copies(text(own))
+    for source in (text(body), text(own)):
+        agree(source, *arrays(), 5)
+
+
 @pytest.mark.parametrize("place", [AT_START, AT_END])
 @pytest.mark.parametrize("body", [TURNED["a recurrence"], TURNED["backwards"]])
 def test_nothing_outside_of_the_arrays_is_touched(body, place):

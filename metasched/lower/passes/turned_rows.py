@@ -251,16 +251,49 @@ def _rows(
     first, last = form_interval(span.start, around.ranges)
     if first < 0 or last + span.stride * (lanes - 1) + span.count > size:
         return None
-    return span if not span.stored or _apart(buffer, span, lanes, around) else None
+    return span if not span.stored or _apart(buffer, span, loop, around) else None
 
 
-def _apart(buffer: Buffer, rows: RowSpan, lanes: int, around: _Around) -> bool:
+def _apart(buffer: Buffer, rows: RowSpan, loop: For, around: _Around) -> bool:
     """Whether no other thread uses what is written back: elements that the loop stores to, in rows
     of this thread alone."""
-    threads = [n.var for n in around.loops if n.kind is ForKind.PARALLEL]
+    threads = [n for n in around.loops if n.kind is ForKind.PARALLEL]
     if not threads or buffer.data in around.own:
         return True
-    return rows.whole and all(_steps_over(rows, lanes, var, around) for var in threads)
+    lanes = as_int(loop.extent) or 1
+    if not rows.whole or not all(_steps_over(rows, lanes, n.var, around) for n in threads):
+        return False
+    return _certain(loop) or _own_rows(buffer, rows, loop, threads[0], around)
+
+
+def _certain(loop: For) -> bool:
+    """Whether each statement of a loop runs for all values of the loops around it."""
+    return all(
+        (as_int(s.extent) or 0) > 0 if isinstance(s, For) else not isinstance(s, IfThenElse)
+        for s in walk_stmts(loop.body)
+    )
+
+
+def _own_rows(buffer: Buffer, rows: RowSpan, loop: For, threads: For, around: _Around) -> bool:
+    """Whether the iterations of a parallel loop use elements of a buffer apart from each other, in
+    this loop and in all other statements: what the loop leaves out may be stored there."""
+    inside = list(walk_stmts(threads.body))
+    here = [x for x in _accesses(inside) if x.buffer.data is buffer.data]
+    own = sum(x.buffer.data is buffer.data for x in _accesses(walk_stmts(loop.body)))
+    moving = {s.var for s in inside if isinstance(s, For)}
+    if own == len(here) and moving.isdisjoint(rows.start.terms):
+        return True
+    ranges = dict(around.ranges)
+    for s in inside:
+        if isinstance(s, For):
+            ranges[s.var] = _values(s, ranges)
+    by, found = rows.start.terms.get(threads.var, 0), list[Interval]()
+    for access in here:
+        rest = linear_address(access.indices[0]).plus(Linear({threads.var: by}, 0), -1)
+        if not rest.terms.keys() <= ranges.keys():
+            return False
+        found.append(form_interval(rest, ranges))
+    return max(high for _, high in found) - min(low for low, _ in found) < abs(by)
 
 
 def _steps_over(rows: RowSpan, lanes: int, var: Var, around: _Around) -> bool:
@@ -327,11 +360,7 @@ def _expr(form: Linear) -> Expr:
 
 def _reads(rows: RowSpan, loop: For) -> bool:
     """Whether a copy must begin with the elements of its rows."""
-    certain = all(
-        as_int(s.extent) is not None if isinstance(s, For) else not isinstance(s, IfThenElse)
-        for s in walk_stmts(loop.body)
-    )
-    return rows.loaded or not rows.whole or not certain
+    return rows.loaded or not rows.whole or not _certain(loop)
 
 
 @dataclass(frozen=True, slots=True)
