@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from metasched.cost.features import FeatureSet
-from metasched.errors import warn
+from metasched.errors import MeasureError, warn
 from metasched.foreign import failure
 from metasched.ir.func import PrimFunc
 from metasched.measure.pickled import dump
@@ -55,9 +55,9 @@ class ReplayPool:
         self._broken = workers < 2
         if not self._broken:
             for worker in self._workers:
-                worker.start()
+                self._tried(worker.start)
                 if plugins:
-                    worker.submit(_JOBS + "load_plugins", tuple(plugins), limit=_LIMIT)
+                    self._submit(worker, "load_plugins", tuple(plugins))
 
     def prepare(
         self,
@@ -72,7 +72,7 @@ class ReplayPool:
         Workers that are still starting join when they are ready.
         """
         while not self._broken and any(worker.busy for worker in self._workers):
-            self._went_well(wait(self._workers))
+            self._went_well(self._tried(lambda: wait(self._workers)))
         if self._broken:
             return None
         for what, sent in (("postprocs", postprocs), ("feature extractor", features)):
@@ -89,8 +89,8 @@ class ReplayPool:
         if not all(is_built_in(one) for one in (*postprocs, *filter(None, [vector]))):
             self._apart.add(number)
         for worker in self._workers:
-            worker.submit(_JOBS + "prepare", *self._tasks[number], limit=_LIMIT)
-        return number
+            self._submit(worker, "prepare", *self._tasks[number])
+        return None if self._broken else number
 
     def replay(
         self, number: int, requests: Sequence[Request], here: Callable[[Request], Summary | str]
@@ -127,12 +127,12 @@ class ReplayPool:
             for part, worker in enumerate(self._workers):
                 if worker not in asked and not worker.busy:
                     place = (self._queue.fd, self._queue.parts, part)
-                    worker.submit(_JOBS + "replay_part", number, jobs, *place, limit=_LIMIT)
+                    self._submit(worker, "replay_part", number, jobs, *place)
                     asked.add(worker)
 
         def take_replies(timeout: float | None) -> bool:
             well = []
-            for worker, reply in wait(self._workers, timeout):
+            for worker, reply in self._tried(lambda: wait(self._workers, timeout)) or ():
                 if worker in asked and self._ended_by_user(worker, reply, made):
                     asked.discard(worker)
                     continue
@@ -159,7 +159,7 @@ class ReplayPool:
         if self._broken:
             return None
         for worker in asked:
-            worker.submit(_JOBS + "tidy", limit=_LIMIT)
+            self._submit(worker, "tidy")
         return made
 
     def _ended_by_user(self, worker: Worker, reply: Reply, made: dict[int, Summary | str]) -> bool:
@@ -182,7 +182,7 @@ class ReplayPool:
             warn(f"{text}; no candidate is left")
             self._queue.deal(0)
         given = self._plugins, dump(list(self._tasks.values()))
-        worker.submit(_JOBS + "begin_again", *given, limit=_LIMIT)
+        self._submit(worker, "begin_again", *given)
         return True
 
     def close(self) -> None:
@@ -191,13 +191,31 @@ class ReplayPool:
             worker.close()
         self._queue.close()
 
-    def _went_well(self, ended: list[tuple[Worker, Reply]]) -> bool:
+    def _submit(self, worker: Worker, job: str, *arguments: Any) -> None:
+        self._tried(lambda: worker.submit(_JOBS + job, *arguments, limit=_LIMIT))
+
+    def _tried(self, act: Callable[[], Any]) -> Any:
+        """What an action on workers returns; None if one cannot be started, and from then on."""
+        if self._broken:
+            return None
+        try:
+            return act()
+        except MeasureError as error:
+            self._give_up(str(error))
+            return None
+
+    def _went_well(self, ended: list[tuple[Worker, Reply]] | None) -> bool:
         """Whether all ended jobs succeeded; otherwise this process continues without workers."""
-        for _, reply in ended:
-            if reply.kind != "value" and not self._broken:
-                what = f"a replay worker failed ({reply.kind}: {reply.message})"
-                warn(f"{what}; replaying in process")
-                self._broken = True
-                for one in self._workers:
-                    one.close()
+        for _, reply in ended or ():
+            if reply.kind != "value":
+                self._give_up(f"{reply.kind}: {reply.message}")
         return not self._broken
+
+    def _give_up(self, why: str) -> None:
+        """Continue without workers."""
+        if self._broken:
+            return
+        warn(f"a replay worker failed ({why}); replaying in process")
+        self._broken = True
+        for one in self._workers:
+            one.close()

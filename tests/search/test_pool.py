@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from metasched.errors import ScheduleError, TuneError
 from metasched.ir.equal import structural_equal
 from metasched.kinds import default_space
-from metasched.measure.process import wait
+from metasched.measure.process import Worker, wait
 from metasched.schedule.domain import enumerated
 from metasched.schedule.schedule import Schedule
 from metasched.search.draft import Draft
@@ -110,6 +112,24 @@ def test_a_worker_that_dies_is_named_and_its_work_done_here(pool):
         made = factory.replay_many(wanted)
     assert all(one is not None for one in made)
     assert factory.replay_many(wanted)[0].key == made[0].key
+
+
+@pytest.mark.parametrize("plugins", [(), ("some_plugin.py",)])
+def test_a_worker_that_never_starts_is_named_and_its_work_done_here(monkeypatch, plugins):
+    def ended(worker, environment):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        command = [sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 9)"]
+        return subprocess.Popen(command, bufsize=0, start_new_session=True, **pipes)
+
+    monkeypatch.setattr(Worker, "_launched", ended)
+    words = r"a replay worker failed \(replayer 0 does not start \(.*SIGKILL.*replaying in process"
+    with pytest.warns(UserWarning, match=words) as told:
+        pool = ReplayPool(2, plugins)
+        factory = CandidateFactory(matmul(32), TARGET, default_space(TARGET), 0, pool)
+        made = factory.replay_many(requests(factory, 12))
+    assert len(told) == 1 and pool._workers[0].pid is None
+    assert all(one is not None for one in made)
+    pool.close()
 
 
 def test_an_interrupted_round_leaves_nothing_to_the_next(pool):
