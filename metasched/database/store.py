@@ -115,8 +115,8 @@ class Store:
             self.unsaved = pending
             self._known.clear()
             raise DatabaseError(
-                f"{self.path}: {len(pending)} record(s) could not be saved ({words(error)}); they "
-                "are kept in memory and written with the next ones, what was saved before is intact"
+                f"{self.path}: {len(pending)} record(s) could not be saved ({words(error)}); "
+                "what was saved before is intact"
             ) from None
         self.unsaved = []
 

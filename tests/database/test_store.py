@@ -171,7 +171,8 @@ def test_full_disk_keeps_records_and_writes_them_later(store):
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count={pages}")
     big = [record(float(n), message="x" * 4000) for n in range(2, 12)]
-    with pytest.raises(DatabaseError, match=r"10 record\(s\) could not be saved .*full"):
+    words = r"10 record\(s\) could not be saved \(.*full\); what was saved before is intact$"
+    with pytest.raises(DatabaseError, match=words):
         store.put(big)
     assert len(store) == 1 and store.unsaved == big
     store._connection.execute("PRAGMA max_page_count=100000")
