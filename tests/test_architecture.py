@@ -39,7 +39,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "arith",
-        4225,
+        4245,
         "bounds products linear polyhedron affine modular rules atoms prove conditions analyzer "
         "iterform itercheck iterlimit mixed_radix itermap subspace intset regions corner outside "
         "inverse indexmap specialize",

@@ -30,12 +30,16 @@ from metasched.ir.expr import (
     Var,
     logical_not,
 )
-from metasched.ir.intern import LARGE, tree_size
+from metasched.ir.intern import tree_size
 from metasched.ir.op import Call, Effect
 from metasched.ir.visit import reads_memory, walk_exprs
 
 if TYPE_CHECKING:
     from metasched.arith.analyzer import Analyzer
+
+_DECIDED = 500
+"""The most nodes, as a tree, of a choice whose sides are simplified under its condition: choices in
+each other may share parts in a number of ways that is exponential in their depth."""
 
 
 def linear_of(an: Analyzer, expr: Expr) -> Linear:
@@ -74,7 +78,7 @@ def _rebuilt(an: Analyzer, node: Expr, memo: dict[Expr, Expr]) -> Expr:
             return new[1]
         if new[0] is FALSE:
             return new[2]
-        if tree_size(node) > LARGE:
+        if tree_size(node) > _DECIDED:
             return node if new == old else node.rebuild(new)
         then = an.assume(new[0]).rewrite(old[1])
         orelse = an.assume(logical_not(new[0])).rewrite(old[2])

@@ -47,9 +47,25 @@ class Point:
         return f", at {', '.join(values)}" if values else ""
 
 
+def known_of(path: Path, value: Expr) -> Analyzer:
+    """The ranges of the loops and the values of the variables on a path on which a value depends.
+
+    Choices on other variables may take long to analyse, and each access has its own index.
+    """
+    found = free_vars(value)
+    kept: list[For | tuple[Var, Expr]] = []
+    for entry in reversed(path):
+        if isinstance(entry, Expr):
+            continue
+        var, used = (entry.var, entry.exprs) if isinstance(entry, For) else (entry[0], entry[1:])
+        if var in found:
+            found = found.union(*map(free_vars, used))
+            kept.append(entry)
+    return _known(tuple(reversed(kept)))
+
+
 @functools.lru_cache(maxsize=64)
-def known_of(path: Path) -> Analyzer:
-    """The ranges of the loops and the values of the variables on a path."""
+def _known(path: tuple[For | tuple[Var, Expr], ...]) -> Analyzer:
     ranges: dict[Var, Known] = {}
     for entry in path:
         if isinstance(entry, For):

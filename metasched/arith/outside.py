@@ -117,7 +117,9 @@ def _visit(stmt: Stmt, path: Path, above: tuple[Stmt, ...]) -> Iterator[Outside]
         if stmt.orelse is not None:
             yield from _visit(stmt.orelse, (*path, logical_not(stmt.condition)), stack)
     elif not isinstance(stmt, While):  # whether the body of a While runs depends on memory
-        inside = (*path, (stmt.var, stmt.value)) if isinstance(stmt, LetStmt) else path
+        inside = path
+        if isinstance(stmt, LetStmt) and not stmt.var.dtype.is_float:  # no index has a float
+            inside = (*path, (stmt.var, stmt.value))
         for part in stmt.stmts:
             yield from _visit(part, inside, stack)
 
@@ -183,9 +185,9 @@ def _loads(expr: Expr, path: Path, stack: tuple[Stmt, ...]) -> Iterator[Outside]
     """Visit the loads of an expression; a load in a side of a choice runs under its condition."""
     if not any(isinstance(leaf, Buffer) for leaf in expr_code(expr)[1]):
         return
-    for node, known in walk_under(expr, path, _evaluated, widened=False):
+    for node, known in walk_under(expr, (), _evaluated, widened=False):
         if isinstance(node, BufferLoad) and node.predicate is None:
-            yield from _access(node, known, stack)
+            yield from _access(node, (*path, *known), stack)
 
 
 def _evaluated(node: Expr) -> list[tuple[Expr, Path]]:
@@ -302,5 +304,5 @@ def _certain(path: Path, value: Expr, extent: Expr) -> Point | None:
 
 def _always_inside(path: Path, value: Expr, extent: Expr) -> bool:
     """Whether the bounds of the loops prove that `value` is in 0 : extent; a fast test."""
-    least, most = known_of(path).interval(value)
+    least, most = known_of(path, value).interval(value)
     return type(extent) is IntImm and least >= 0 and most < extent.value
