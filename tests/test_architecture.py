@@ -54,7 +54,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 470, "blocks te einsum workload"),
     (
         "analysis",
-        5302,
+        5322,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "added witness running cover producers binding access written guards closing block begun "
         "overwritten choice reducer updates any_order commuting continues factor loops dependence "
@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 4932, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        6294,
+        6306,
         "types signature values known_memory windows module emit exchange runs small_floats "
         "arithmetic "
         "in_memory interleaved columns overlaps places memory tiles intrinsics vectormath.* branch "

@@ -66,6 +66,20 @@ def masked():
     return te.create_prim_func([source, other, te.compute((64,), value, name="B")])
 
 
+def sides():
+    """Either side of each choice needs the choice before, and the condition does not."""
+    source, other = (te.placeholder((64,), name=n) for n in "AC")
+
+    def value(i):
+        x = source[i]
+        for k in range(LEVELS):
+            c = other[(i + k) % 64]
+            x = T.if_then_else(c > 0.5, x * 0.5 + c, T.if_then_else(c > 0.2, x - c, x * 0.25))
+        return x
+
+    return te.create_prim_func([source, other, te.compute((64,), value, name="B")])
+
+
 def summed():
     source, k = te.placeholder((64, 30), name="A"), te.reduce_axis((0, 30), name="k")
 
@@ -131,7 +145,7 @@ PROGRAMS = {
     "integers": lambda: stage(lambda x, i: x * x + x, "int32"),
     "bytes": lambda: stage(lambda x, i: x * x + x, "uint8"),
     "doubles": lambda: stage(lambda x, i: x + x, "int64"),
-    "masked": masked, "summed": summed, "gathered": gathered, "place": place,
+    "masked": masked, "sides": sides, "summed": summed, "gathered": gathered, "place": place,
     "locals": lambda: locals_of_python("float32", "A[i]", "{0} * {0} * T.float32(0.5) + {0}"),
     "choice of locals": lambda: locals_of_python(
         "float32", "A[i]", "T.if_then_else({0} > T.float32(0.5), {0}, T.exp({0})) * T.float32(0.5)"

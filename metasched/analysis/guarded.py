@@ -276,6 +276,33 @@ def loads_in_any_case(expr: Expr) -> list[BufferLoad]:
     return list(dict.fromkeys([*found, *inside]))
 
 
+def parts_in_any_case(expr: Expr) -> dict[Expr, None]:
+    """The parts that each evaluation of an expression computes, without those in a Let."""
+    seen: dict[Expr, None] = {}
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen[node] = None
+        if isinstance(node, (And, Or)):
+            stack.append(node.a)
+        elif isinstance(node, Let):
+            stack.append(node.value)
+        elif isinstance(node, Call) and node.op.name == "if_then_else":
+            stack += [*_of_both_sides(node), node.args[0]]
+        else:
+            stack += reversed(node.children)
+    return seen
+
+
+@lru_cache(maxsize=1 << 10)
+def _of_both_sides(choice: Call) -> tuple[Expr, ...]:
+    """The parts that a choice computes whichever side it takes."""
+    other = parts_in_any_case(choice.args[2])
+    return tuple(part for part in parts_in_any_case(choice.args[1]) if part in other)
+
+
 def _unconditional(top: Expr) -> Iterator[BufferLoad]:
     """The outermost loads that each evaluation of an expression does, each once."""
     seen: set[Expr] = set()

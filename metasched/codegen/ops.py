@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from metasched.analysis.guarded import loads_in_any_case
+from metasched.analysis.guarded import loads_in_any_case, parts_in_any_case
 from metasched.codegen import vectormath
 from metasched.codegen.arithmetic import binary, compare, convert, negate, select
 from metasched.codegen.branch import choose
@@ -52,12 +52,26 @@ def _if_then_else(e: Emitter, node: Call) -> Val:
         return e.value(a if from_condition.const else b)
     if not (touches_memory(a) or touches_memory(b)):
         return select(e, from_condition, *e.same_lanes(e.value(a), e.value(b)))
+    _share_certain_parts(e, a, b)
     if from_condition.lanes > 1:
         loaded = set(loads_in_any_case(node.args[0]))
         one = _side(e, a, from_condition, loaded)
         two = _side(e, b, negate(e, from_condition), loaded)
         return select(e, from_condition, *e.same_lanes(one, two))
     return choose(e, from_condition, lambda: e.value(a), lambda: e.value(b))
+
+
+def _share_certain_parts(e: Emitter, a: Expr, b: Expr) -> None:
+    """Compute ahead what either side of a choice computes in any case: in a chain of choices that
+    share parts, each side would repeat the chain before it."""
+    if e.shared is None or _acts(a) or _acts(b):
+        return
+    other = parts_in_any_case(b)
+    common = [part for part in parts_in_any_case(a) if part in other]
+    inside = {child for part in common for child in part.children}
+    for part in common:
+        if part.children and part not in inside:
+            e.value(part)
 
 
 def _side(e: Emitter, side: Expr, chosen: Val, loaded: set[BufferLoad]) -> Val:
