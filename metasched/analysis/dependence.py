@@ -61,7 +61,6 @@ from metasched.ir.stmt import (
     BufferStore,
     Continue,
     DeclBuffer,
-    Evaluate,
     For,
     LetStmt,
     Return,
@@ -394,8 +393,8 @@ def unknown_effects(loop: For, scope: Scope, nested_jumps: bool = False) -> Fail
         opaque = isinstance(stmt, (While, Break, Continue, Return, DeclBuffer))
         if nested_jumps and isinstance(stmt, (Break, Continue)) and loops[-1].var is not loop.var:
             continue
-        if isinstance(stmt, Evaluate):
-            opaque = effect_of(stmt.value) > Effect.READ
+        if any(effect_of(e) > Effect.READ for e in stmt.exprs):
+            opaque = True
         if opaque and any(above.var is loop.var for above in loops):
 
             def sentence(stmt: Stmt = stmt) -> str:

@@ -125,7 +125,7 @@ def test_statements_of_another_block() -> None:
 @pytest.mark.parametrize("func", [enclosed, inside])
 def test_nothing_to_enclose_is_refused(func) -> None:
     sch = Schedule(func)
-    message = "all stores of root stand in blocks inside it"
+    message = "all stores of root stand in blocks, use pointers"
     check_refused(sch, lambda: sch.enclose("root"), "nothing-outside", message)
 
 

@@ -68,7 +68,7 @@ def test_continue_becomes_a_condition() -> None:
 def test_a_loop_that_always_continues_has_no_store() -> None:
     func = program("if i < 9:\n    continue\nelse:\n    continue\nS[i] = 1")
     sch = Schedule(func)
-    message = "all stores of root stand in blocks inside it"
+    message = "all stores of root stand in blocks, use pointers"
     check_refused(sch, lambda: sch.enclose("root"), "nothing-outside", message)
     assert not vectors_and_threads(func, Target.native()).entries
     check_numbers(func, autoschedule(func).mod, compiled=True)
@@ -302,10 +302,18 @@ def test_random_statements(dtype: str) -> None:
     assert rewritten > 1
 
 
-def test_foreign_code_runs_once_for_all_updates() -> None:
+def test_foreign_code_runs_once_for_all_updates_in_its_order() -> None:
     func = program('x = T.call_extern("int32", "rand")\nS[i] += x\nQ[i] += x')
     sch = Schedule(func)
-    assert len(sch.enclose("root")) == 1 and sch.script().count("call_extern") == 1
+    assert len(sch.enclose("root")) == 2 and sch.script().count("call_extern") == 1
+    loop = sch.get_loops("S")[0]
+    message = "loop i holds a statement of unknown effect"
+    check_refused(sch, lambda: sch.parallel(loop), "unknown-effect", message)
+    alone = Schedule(program('B[i, k] = T.call_extern("int32", "rand")'))
+    message = "all stores of root stand in blocks, use pointers or foreign code"
+    check_refused(alone, lambda: alone.enclose("root"), "nothing-outside", message)
+    pure = Schedule(program('B[i, k] = T.call_pure_extern("int32", "abs", A[i, k])'))
+    assert len(pure.enclose("root")) == 1
 
 
 def test_what_an_iteration_hands_on_is_read_as_the_neighbour_where_nothing_else_needs_it() -> None:

@@ -18,7 +18,7 @@ from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import TRUE, Expr, as_expr
-from metasched.ir.op import Call
+from metasched.ir.op import Call, Effect, effect_of
 from metasched.ir.stmt import (
     Allocate,
     Block,
@@ -87,7 +87,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     Each new block has the name of a buffer that it writes. Memory of constant size that is
     allocated between loops becomes a buffer of `block`, but not below vectors; below a parallel
     loop only if each iteration is proved to read what it wrote before. Statements that leave a
-    loop around them or call foreign code stay as they are. Returns the new blocks.
+    loop around them, or call foreign code, stay as they are, in order. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -104,7 +104,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     if not made:
         raise state.error(
             "nothing-outside",
-            f"all stores of {realize.block.name} stand in blocks inside it, or use pointers",
+            f"all stores of {realize.block.name} stand in blocks, use pointers or foreign code",
             realize,
         )
     named = _named(state, list(made.values()))
@@ -255,6 +255,8 @@ def _straight(stmt: Stmt, inside: bool = False) -> bool:
     """
     if isinstance(stmt, (Break, Continue)):
         return inside
+    if any(effect_of(e) > Effect.READ for e in stmt.exprs):
+        return False
     if isinstance(stmt, For) and not (stmt.kind is ForKind.SERIAL and jumps(stmt.body)):
         return False
     if isinstance(stmt, (For, While)):
