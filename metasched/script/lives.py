@@ -170,16 +170,15 @@ class _Flow:
         if isinstance(node, ast.For):
             self._read(node.iter)
             runs = not leaves(node.body) and self.runs(node.iter)
-            self._loop(None, node, node.body, runs)
+            self._loop((), node, node.body, runs)
         elif isinstance(node, ast.While):
-            self._loop(node.test, node, node.body)
+            self._loop([node.test], node, node.body)
         elif isinstance(node, ast.If):
             self._read(node.test)
             self._branches(node.body, node.orelse)
         elif isinstance(node, ast.With):
-            for item in node.items:
-                self._read(item.context_expr)
-            self._loop(None, node, node.body, jumps=False)  # T.While and T.If are such, too
+            heads = [item.context_expr for item in node.items]
+            self._loop(heads, node, node.body, jumps=False)  # T.While and T.If are such, too
         elif isinstance(node, ast.Assign):
             self._read(node.value)
             for target in node.targets:
@@ -212,11 +211,11 @@ class _Flow:
         self.held, self.left = _joined(ends or gone), not ends
 
     def _loop(
-        self, test: ast.expr | None, node: ast.stmt, body: Sequence[ast.stmt], runs: bool = False,
-        jumps: bool = True,
+        self, tests: Sequence[ast.expr], node: ast.stmt, body: Sequence[ast.stmt],
+        runs: bool = False, jumps: bool = True,
     ) -> None:  # fmt: skip
         """A body that runs any number of times, at least once if it `runs`. Without `jumps` a break
-        in it leaves the loop around it."""
+        in it may leave the loop around it, or the statement itself, if it is a `with T.While`."""
         head, targets = {}, _targets(node)
         for name in ({t.id for t in targets} | self.bindings.of[id(body)]) & self.bindings.again:
             before = self.held.get(name)
@@ -224,15 +223,16 @@ class _Flow:
         start = {**self.held, **head}
         self.held, self.left = dict(start), False
         exits: tuple[list[_Held], list[_Held]] = ([], [])
-        if jumps:
-            self.exits.append(exits)
-        if test is not None:
+        self.exits.append(exits)
+        for test in tests:
             self._read(test)
         for target in targets:
             self._assign(target)
         self.block(body)
-        if jumps:
-            self.exits.pop()
+        self.exits.pop()
+        if not jumps and self.exits:
+            for mine, outer in zip(exits, self.exits[-1], strict=True):
+                outer += mine
         ends = [*exits[1], *([] if self.left else [self.held])]
         for name, value in head.items():
             value.sources += [end[name] for end in ends if name in end]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from as_python import agree
 from script.rebound_names import Rebound, arguments
 
 from metasched.errors import ParseError
+from metasched.ir.equal import assert_structural_equal
 from metasched.ir.stmt import Allocate, LetStmt
 from metasched.ir.visit import walk_stmts
 from metasched.script import parse
@@ -280,6 +282,22 @@ def arrays():
 @pytest.mark.parametrize("what", BODIES)
 def test_names_mean_what_they_mean_in_python(what):
     agree(text(BODIES[what]), *arrays())
+
+
+WHILE = [
+    "s = 0\nk = 0\nwhile s < 3:\n    k += 1\n    s = k * 2\nH[0] = s",
+    "for i in range(8):\n    s = N[i]\n    while s > 2:\n        s = i\n        break\n    H[i] = s",
+    "for i in range(8):\n    s = 0\n    k = 0\n    while k < 5:\n        k += 1\n        H[i] = s\n"
+    "        s = k\n        if k < N[i]:\n            continue\n        s = 7\n    H[0] = s",
+]
+
+
+@pytest.mark.parametrize("body", WHILE)
+def test_a_loop_in_frames_is_the_loop_of_python(body):
+    """`with T.While(c):` tests its condition again, and a break in it leaves it."""
+    plain = agree(text(body), *arrays())
+    frames = re.sub(r"while (.*):", r"with T.While(\1):", text(body))
+    assert_structural_equal(parse(frames), plain)
 
 
 def test_each_life_has_its_own_type_and_place():
