@@ -114,8 +114,11 @@ class BodyReader(CallReader):
             self._bind(node.target, tuple(variables) if whole else variables[0])
             ordered = loops.kind in (ForKind.SERIAL, ForKind.UNROLLED)
             runs = all((as_int(size) or 0) > 0 for _, size in loops.ranges)
-            with self.branch(runs and not leaves(node.body)):
+            runs = runs and not leaves(node.body)
+            with self.branch(runs):
                 inner = self.body(node.body, side_by_side=not ordered)
+        if ordered and runs:
+            self.keep_last(node.target, variables, loops)
         for var, (low, size) in reversed(list(zip(variables, loops.ranges, strict=True))):
             notes, step = loops.annotations, loops.step
             if step is not None and (as_int(step) or 0) < 1:

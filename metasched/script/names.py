@@ -9,6 +9,7 @@ name that is rebound for another use stands here as several names, one for each 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class Names:
     Attributes:
         local: names that are assigned, looped over or bound by `with`.
         ended: those that are looped over or bound by `with`.
+        once: names with one assignment, loop or `with` alone.
         carried: pairs (scope, name); a scope is the `id` of its list of statements.
         keys: of names in a later life, see `lives`; a key stands for the name in all other tables.
         hidden: the uses, as syntax nodes, of names whose value in Python is another, because an
@@ -46,10 +48,12 @@ class Names:
         self.keys, self._expressions = keys or {}, expressions or Expressions()
         self.local: set[str] = set()
         self.ended: set[str] = set()
+        self._times = Counter[str]()
         self.carried: set[tuple[int, str]] = set()
         self.hidden: dict[ast.AST, str] = {}
         self._frames: list[_Frame] = []
         self._body(body, parameters)
+        self.once = {name for name, times in self._times.items() if times == 1}
 
     def key(self, name: ast.Name) -> str:
         return self.keys.get(name, name.id)
@@ -121,6 +125,7 @@ class Names:
             name = self.key(target)
             self.local.add(name)
             self.ended.add(name)
+            self._times[name] += 1
             for depth, frame in enumerate(self._frames):
                 if name in frame.bound or name in frame.closed:
                     frame.lost.add(name)
@@ -141,6 +146,7 @@ class Names:
 
     def _bind(self, name: str) -> None:
         self.local.add(name)
+        self._times[name] += 1
         *outer, own = self._frames
         own.lost.discard(name)
         if name in own.bound:

@@ -220,6 +220,8 @@ class ScalarReader(StoreReader):
         found = self.scopes.get(key)
         self._not_hidden(node)
         if found is None and key in self.names.local and key not in self.scopes:
+            if (last := self.scopes.get(f"{key} last")) is not None:
+                return last
             if key in self.names.ended:
                 self.fail(node, f"{node.id!r} has no value here: its loop or `with` has ended",
                           f"keep it inside, under another name: last = {node.id}")  # fmt: skip
@@ -227,6 +229,18 @@ class ScalarReader(StoreReader):
                       "that has ended", "give it a value before, in this scope")  # fmt: skip
         found = super().name(node) if found is None else found
         return self.read_scalar(node, node.id, found) if isinstance(found, Scalar) else found
+
+    def keep_last(self, target: ast.expr, variables: Sequence[Var], loops: Loops) -> None:
+        """Keep the last values of the variables of a loop that begins at constants and has an
+        iteration; Python has them after the loop. Names with other values are left out."""
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        step = 1 if loops.step is None else as_int(loops.step)
+        if len(names) != len(variables):
+            return
+        for name, var, (low, size) in zip(names, variables, loops.ranges, strict=True):
+            begin, count, key = as_int(low), as_int(size), self._key(name)
+            if begin is not None and count is not None and step and key in self.names.once:
+                self.scopes[f"{key} last"] = as_expr(begin + (count - 1) * step, var.dtype)
 
     def capture(self, node: ast.AST, value: Any, name: str) -> Any:
         return value if isinstance(value, Scalar) else super().capture(node, value, name)

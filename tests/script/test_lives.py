@@ -256,6 +256,27 @@ while a < p:
     a += 2
 H[0] = a
 """,
+    "the variable of a loop behind the loop": """
+for i in range(2, 8, 3):
+    B[i] = A[i, 0]
+H[0] = i
+for i, j in T.grid(3, 2):
+    B[i] = A[i, j]
+H[i] = j
+for k in range(8):
+    for m in range(3, 0, -1):
+        B[k] += A[k, m]
+    if k > 2:
+        H[k] = m + k
+i = 5
+for i in range(2):
+    N[i] = 1
+N[i] = 2
+for i in range(8):
+    for i in range(2):
+        N[i + 4] = 1
+    N[i] += 3
+""",
     "values of one life from the iteration before": """
 s = 1
 for i in range(8):
