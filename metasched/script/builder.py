@@ -96,6 +96,7 @@ class Weak(NamedTuple):
     build: Callable[..., Expr]
     numbers: tuple[Any, ...]
     floating: bool = False  # no integer type is taken
+    chosen: bool = False  # the value is one of the numbers
 
 
 def typed(value: ExprLike | Weak, dtype: DType | None = None) -> Expr:

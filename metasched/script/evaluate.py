@@ -37,19 +37,11 @@ from metasched.ir.expr import (
 from metasched.ir.op import OPS
 from metasched.script import builder
 from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
-from metasched.script.builder import (
-    WORDS,
-    MetaVar,
-    Namespace,
-    StatementWord,
-    Weak,
-    infix,
-    typed,
-)
+from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, Weak, infix, typed
 from metasched.script.diagnostics import Source
 from metasched.script.hints import EXPRESSIONS, index_hint, name_hint
 from metasched.script.indexing import Indexing, Slice
-from metasched.script.literals import literals
+from metasched.script.literals import as_arguments, combined, is_weak, is_word, literals, signed
 from metasched.script.macro import Macro, expanding
 from metasched.script.operators import RefusedOperator, arithmetic, inverted, operation
 from metasched.script.plain import PYTHON, Raised, Stored, describe
@@ -207,7 +199,12 @@ class Evaluator(Indexing):
 
     # ---- operators -------------------------------------------------------------------------
 
-    def binary(self, node: ast.BinOp) -> Any:
+    def definite(self, node: ast.expr) -> Any:
+        """As `weak`, where numbers alone have their own types."""
+        found = self.weak(node)
+        return self.typed(node, found) if isinstance(found, Weak) else found
+
+    def _binary(self, node: ast.BinOp) -> Any:
         """Left-deep chains are unwound in a loop: sums of a thousand terms are legal."""
         chain: list[ast.BinOp] = []
         left: ast.expr = node
@@ -216,7 +213,9 @@ class Evaluator(Indexing):
             left = left.left
         result = self.weak(left)
         for part in reversed(chain):
-            result = self.apply(part, part.op, result, self.weak(part.right))
+            right = self.weak(part.right)
+            found = combined(part.op, result, right, self.outside.compute)
+            result = found or self.apply(part, part.op, result, right)
         return result
 
     def operand(self, node: ast.expr) -> Any:
@@ -227,12 +226,16 @@ class Evaluator(Indexing):
         """As `operand`; a value of Python numbers alone, which may take another type, is Weak."""
         if isinstance(node, ast.IfExp):
             return self._choice(node)
+        if isinstance(node, ast.BinOp):
+            return self._binary(node)
+        if isinstance(node, ast.UnaryOp):
+            return self._unary(node)
         numbers = literals(node)
-        if not numbers or not isinstance(node, ast.Call) or not _is_word(self.value(node.func)):
+        if not numbers or not isinstance(node, ast.Call) or not is_word(self.value(node.func)):
             return self.operand(node)
         first = [self.operand(n) for n in node.args[: len(node.args) - len(numbers)]]
         build = functools.partial(self.guard, node, self.value(node.func), *first)
-        return Weak(build, tuple(self.value(n) for n in numbers), not first)
+        return Weak(build, tuple(self.weak(n) for n in numbers), not first, bool(first))
 
     def apply(self, node: ast.AST, op: ast.AST, a: Any, b: Any) -> Any:
         """Apply an operator: compute two Python values, else build a node."""
@@ -287,10 +290,14 @@ class Evaluator(Indexing):
                               "take one truth value, not a slice", "write &, | and ~ between "
                               "comparisons in parentheses, T.if_then_else to choose")  # fmt: skip
 
-    def unary(self, node: ast.UnaryOp) -> Any:
+    def _unary(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
             self._one_truth(node, [node.operand])
-        value = self.operand(node.operand)
+        value = self.weak(node.operand)
+        if isinstance(value, Weak):
+            if isinstance(node.op, (ast.USub, ast.UAdd)):
+                return signed(node.op, value, self.outside.compute_unary)
+            value = self.typed(node, value)
         if not isinstance(value, Expr):
             return self.guard(node, self.outside.compute_unary, node.op, value)
         if isinstance(node.op, ast.Not):
@@ -325,10 +332,6 @@ class Evaluator(Indexing):
             result = self.guard(node, infix, And, result, test)
         return result
 
-    def conditional(self, node: ast.IfExp) -> Any:
-        found = self._choice(node)
-        return self.typed(node, found) if isinstance(found, Weak) else found
-
     def _choice(self, node: ast.IfExp) -> Any:
         self._one_truth(node, [node.test])
         condition = self.operand(node.test)
@@ -345,17 +348,17 @@ class Evaluator(Indexing):
 
         sides = self.weak(node.body), self.weak(node.orelse)
         numbers = all(isinstance(side, (bool, int, float, Weak)) for side in sides)
-        return Weak(either, sides) if numbers else either(*sides)
+        return Weak(either, sides, chosen=True) if numbers else either(*sides)
 
     # ---- displays and calls ----------------------------------------------------------------
 
-    def sequence(self, nodes: Sequence[ast.expr]) -> list[Any]:
+    def sequence(self, nodes: Sequence[ast.expr], weakly: bool = False) -> list[Any]:
         out: list[Any] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
                 out.extend(self.guard(node, self.outside.unpacked, self.value(node.value)))
             else:
-                out.append(self.value(node))
+                out.append(self.weak(node) if weakly and is_weak(node) else self.value(node))
         return out
 
     def dictionary(self, node: ast.Dict) -> dict[Any, Any]:
@@ -381,10 +384,11 @@ class Evaluator(Indexing):
             out.append(self.guard(part.value, form, inner, part.conversion, spec))
         return "".join(out)
 
-    def arguments(self, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
-        """The evaluated arguments of a call."""
+    def arguments(self, node: ast.Call, fn: Any = None) -> tuple[list[Any], dict[str, Any]]:
+        """The evaluated arguments of a call, of the word `fn` if one is called."""
         kwargs: dict[str, Any] = {}
-        args = self.sequence(node.args)
+        args = self.sequence(node.args, weakly=fn is not None)
+        args = args if fn is None else as_arguments(fn, args)
         for keyword in node.keywords:
             found = self.value(keyword.value)
             if keyword.arg is not None:
@@ -402,12 +406,12 @@ class Evaluator(Indexing):
             self.fail(node, what, name_hint(fn.name, ()))
         if fn is WORDS["Let"]:
             return self.let_expr(node)
-        args, kwargs = self.arguments(node)
+        python = any(fn is f for f in PYTHON.values())
+        args, kwargs = self.arguments(node, fn if python or is_word(fn) else None)
         if isinstance(fn, Macro):
             with expanding(self, node, fn, args, kwargs):
                 return self.value(fn.result())
-        python = any(fn is f for f in PYTHON.values())
-        if not python and not _is_word(fn):
+        if not python and not is_word(fn):
             numeric = isinstance(fn, np.ufunc) or getattr(fn, "__module__", "") in _NUMERIC
             if numeric and any(isinstance(a, (Expr, Section)) for a in args):
                 hint = name_hint(fn.__name__, WORDS.keys() | set(OPS.names()))
@@ -473,25 +477,17 @@ def _unknown(value: Any) -> bool:
     return isinstance(value, Expr) and not isinstance(value, (IntImm, FloatImm))
 
 
-def _is_word(fn: Any) -> bool:
-    """Whether `fn` is a word of T or a method of buffers, so not the user's code."""
-    if isinstance(fn, functools.partial):
-        return any(fn.func is f for f in (builder.cast_word, *BUFFER_METHODS.values()))
-    known = isinstance(fn, (builder.TypeWord, BufferWord))
-    return known or any(fn is w for w in WORDS.values())
-
-
 _RULES: dict[type[ast.AST], Callable[[Evaluator, Any], Any]] = {
     ast.Constant: lambda e, n: n.value,
     ast.Name: lambda e, n: e.name(n),
     ast.Attribute: Evaluator.attribute,
     ast.Subscript: Evaluator.subscript,
     ast.Slice: Evaluator.slice,
-    ast.BinOp: Evaluator.binary,
+    ast.BinOp: Evaluator.definite,
     ast.BoolOp: Evaluator.boolean,
-    ast.UnaryOp: Evaluator.unary,
+    ast.UnaryOp: Evaluator.definite,
     ast.Compare: Evaluator.comparison,
-    ast.IfExp: Evaluator.conditional,
+    ast.IfExp: Evaluator.definite,
     ast.Call: Evaluator.call,
     ast.Tuple: lambda e, n: tuple(e.sequence(n.elts)),
     ast.List: lambda e, n: e.sequence(n.elts),

@@ -57,6 +57,13 @@ def test_a_name_of_a_number_has_no_type_of_its_own(number: str) -> None:
         "U[i] * (0.1 if A[i] > 0 else 0.2 if A[i] < -1 else 0.3) + 0.7",
         "U[i] + T.if_then_else(A[i] > 0, 0.1, -0.2)", "U[i] * T.sqrt(2.0)", "T.exp(0.1)",
         "1.0 if U[i] > (0.1 if A[i] > 0 else 0.2) else 0.0",
+        "(0.1 if A[i] > 0 else 0.2) * 3", "U[i] - -(0.1 if A[i] > 0 else 0.2)", "T.sqrt(2.0) * 3",
+        "(0.1 if A[i] > 0 else 0.2) + (0.3 if A[i] < 0 else 0.4)", "(1 if A[i] > 0 else 2) / 5",
+        "T.sqrt(2.0 if A[i] > 0 else 3.0) - 0.5",
+        "T.max(0.1 if A[i] > 0 else 0.2, U[i])", "max(U[i], -(0.1 if A[i] > 0 else 0.2) * 2)",
+        "T.float64(0.1 if A[i] > 0 else 0.2)", "T.cast(-(0.1 if A[i] > 0 else 0.2), \"float64\")",
+        "T.Select(A[i] > 0, 0.1 if U[i] > 0.5 else 0.2, U[i])", "T.max(T.sqrt(2.0), U[i])",
+        " + ".join(f"(0.{k} if A[i] > {k} - 3 else 0.7)" for k in range(1, 7)),
     ],
 )  # fmt: skip
 def test_what_numbers_alone_make_up_takes_the_other_type(value: str) -> None:
@@ -72,6 +79,19 @@ def test_a_choice_of_numbers_is_stored_in_bytes(value: str) -> None:
     a, u = np.array([1, -1, 0, -5], "int8"), np.zeros(4, "uint8")
     text = f"O[i] = {value}\n        O[i] += 3 if A[i] != 0 else 4"
     agree(elementwise(text, "uint8", "uint8"), a, u, u.copy())
+
+
+@pytest.mark.parametrize(
+    ("value", "out"),
+    [
+        ("(2000000000 if A[i] > 0 else 1) + 2000000000", "int64"),
+        ("((200 if A[i] > 0 else 100) + 100) // 2", "uint8"),
+        ("-(-128 if A[i] > 0 else 1) - 1", "int8"), ("7 - 3 * (2 if A[i] > 0 else 1) % 4", "uint8"),
+    ],
+)  # fmt: skip
+def test_operators_on_choices_of_numbers_compute_as_python_does(value: str, out: str) -> None:
+    a = np.array([1, -1, 0, -5], "int8")
+    agree(elementwise(f"O[i] = {value}", out, out), a, np.zeros(4, out), np.zeros(4, out))
 
 
 def test_a_choice_of_numbers_that_do_not_fit_is_no_byte() -> None:
