@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import places
 import pytest
+import teams
 from strategies import random_args
 
 from metasched.errors import ScheduleError
@@ -25,6 +26,7 @@ from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
 from metasched.script.printer import script
+from metasched.target import Target
 
 GOLDEN = Path(__file__).parent / "golden"
 HARD = False
@@ -80,9 +82,11 @@ def check_numbers(
         run(mod, *got, seed=seed, check_regions=True)
         _compare(before, want, got, f"interpreted with seed {seed}")
     if compiled:
-        got = [a.copy() for a in args]
-        build(mod)(*got)
-        _compare(before, want, got, "compiled")
+        kernel = build(mod, teams.with_threads(Target.native()))
+        for _ in range(teams.RUNS):
+            got = [a.copy() for a in args]
+            kernel(*got)
+            _compare(before, want, got, "compiled")
 
 
 def _compare(before: PrimFunc, want: list[Any], got: list[Any], how: str) -> None:

@@ -25,6 +25,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import oracle
+import teams
 from oracle import check_numbers, check_trace, picture
 from schedule.declared_accumulators import with_accumulators
 from schedule.machine_blocks import BLOCK_OPS
@@ -381,7 +382,7 @@ def play(number: int, steps: Sequence[Step], tally: Tally, *, every: bool = Fals
             raise Broken(f"crash {type(error).__name__}", f"{name}: {error}", sch) from error
         if every:
             _check(func, sch, compiled=False)
-    _check(func, sch, compiled=number % 8 == 0)
+    _check(func, sch, compiled=number % 8 == 0 or teams.RUNS > 1)
     return sch
 
 
@@ -478,7 +479,9 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=60, help="seconds between lines of progress")
     parser.add_argument("--all", action="store_true", help="with the operations of other files")
     parser.add_argument("--hard", action="store_true", help="on infinities, NaN, whole integers")
+    teams.add_options(parser)
     options = parser.parse_args()
+    teams.use(options)
     oracle.HARD = options.hard
     tally, failed, began = Tally(), 0, time.monotonic()
     number, told = options.start, began

@@ -36,6 +36,7 @@ if __name__ == "__main__":
 
 import ml_dtypes
 import numpy as np
+import teams
 from space.chains import CHAINS
 from space.fences import Fenced, fenced_buffers, fenced_heap
 from space.hard_data import HardData
@@ -201,12 +202,17 @@ def fits(case: Case) -> bool:
         return False  # a kernel larger than its input, a stencil without inner points
 
 
+def target_of(case: Case) -> Target:
+    """The processor of a case, with cores for the threads of this run."""
+    return teams.with_threads(TARGETS[case.target])
+
+
 # -- candidates ------------------------------------------------------------------------------------
 
 
 def candidates(case: Case, func: PrimFunc, tally: Tally, count: int) -> Iterator[Schedule]:
     """Candidates of the default space that survive their postprocs."""
-    target, rng = TARGETS[case.target], Rng(derive_seed(case.seed, 0))
+    target, rng = target_of(case), Rng(derive_seed(case.seed, 0))
     generator = SpaceGenerator(default_modules(target))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -331,7 +337,7 @@ def built(case: Case, sch: Schedule) -> Kernel:
     """The compiled candidate, whose temporary buffers are fenced."""
     try:
         with fenced_heap():
-            return build(sch, TARGETS[case.target])
+            return build(sch, target_of(case))
     except Exception as error:
         raise Broken(f"build {type(error).__name__}", str(error), sch) from error
 
@@ -339,7 +345,7 @@ def built(case: Case, sch: Schedule) -> Kernel:
 def check_kernel(case: Case, sch: Schedule, kernel: Kernel, data: tuple[Task, Any, Any]) -> None:
     """Run a compiled candidate on the data; raises Broken when it is wrong."""
     task, given, after = data
-    for at_end in (True, False):
+    for at_end in (True, False) * teams.RUNS:
         fences = [Fenced(a.nbytes, at_end) for a in given]
         arrays = [f.array(a) for f, a in zip(fences, given, strict=True)]
         for array, value in zip(arrays, given, strict=True):
@@ -418,7 +424,7 @@ def by_default(case: Case, func: PrimFunc) -> Schedule:
     """The default schedule, candidate 0 of a search."""
     sch = Schedule(func)
     try:
-        default_trace(func, TARGETS[case.target]).apply(sch)
+        default_trace(func, target_of(case)).apply(sch)
     except Exception as error:
         raise Broken(f"default {type(error).__name__}", str(error), sch) from error
     return sch
@@ -429,7 +435,7 @@ def autoscheduled(case: Case, func: PrimFunc) -> Schedule:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return autoschedule(func, TARGETS[case.target])
+            return autoschedule(func, target_of(case))
     except Exception as error:
         raise Broken(f"autoschedule {type(error).__name__}", str(error)) from error
 
@@ -526,8 +532,10 @@ def main() -> int:
     parser.add_argument("--kind", action="append", help="an operator, or kind of random programs; "
                         "'kinds' stands for all of space.random_kinds")  # fmt: skip
     parser.add_argument("--hard", action="store_true", help="data of space.hard_data")
+    teams.add_options(parser)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    teams.use(options)
     given = options.kind or []
     if unknown := [k for k in given if k not in OPERATORS and k != "kinds"]:
         parser.error(f"no operator or kind {unknown[0]!r}")
@@ -545,6 +553,7 @@ def main() -> int:
         words = [sys.executable, __file__, "--inside", "--start", str(number + 1)]
         words += [word for kind in given for word in ("--kind", kind)]
         words += ["--hard"] * options.hard
+        words += ["--threads", str(options.threads), "--runs", str(options.runs)]
         words += ["--cases", str(stop - number - 1), "--seconds", str(left)]
         what = ""
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:

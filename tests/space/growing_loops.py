@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import teams
 from space.fuzz import (
     TARGETS,
     Broken,
@@ -185,8 +186,14 @@ def check(
     sch: Schedule, case: Case, given: list[Any], expected: list[Any], most: list[Any]
 ) -> None:
     """Compile a program and run it; raises Broken where a result is further away than it may be."""
-    got = [a.copy() for a in given]
-    built(case, sch)(*got)
+    kernel = built(case, sch)
+    for _ in range(teams.RUNS):
+        got = [a.copy() for a in given]
+        kernel(*got)
+        _compare(sch, got, expected, most)
+
+
+def _compare(sch: Schedule, got: list[Any], expected: list[Any], most: list[Any]) -> None:
     for array, want, limit in zip(got, expected, most, strict=True):
         off = np.abs(array.astype(np.float64) - want)
         if not (off <= limit).all():
@@ -220,7 +227,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    teams.add_options(parser)
     options = parser.parse_args()
+    teams.use(options)
     tally, failed, exact = Tally(), 0, 0
     warnings.simplefilter("ignore")
     for number in range(options.start, options.start + options.cases):

@@ -23,6 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import teams
 from space.fuzz import (
     TARGETS,
     Broken,
@@ -136,7 +137,9 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--kind", choices=[*KINDS], default="idioms")
+    teams.add_options(parser)
     options = parser.parse_args()
+    teams.use(options)
     tally, failed = Tally(), 0
     for number in range(options.start, options.start + options.cases):
         try:
