@@ -10,12 +10,14 @@ floor is new.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import importlib
 import inspect
 import io
 import re
 import subprocess
+import symtable
 import sys
 import tokenize
 import tomllib
@@ -414,6 +416,41 @@ def test_no_function_is_long():
                 if lines > MAX_FUNCTION:
                     long.append(f"{name}.{node.name}: {lines} lines")
     assert not long, "\n".join(long)
+
+
+SCRIPTS = {"prim_func", "macro", "inline", "ir_module", "block_func"}
+
+
+def undefined_names(path: Path) -> list[str]:
+    """Names that no scope of a file defines, outside of scripts, whose names are of the dialect."""
+    text = path.read_text(encoding="utf-8")
+    scripts = {
+        node.lineno for node in ast.walk(tree_of(path))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        for word in node.decorator_list
+        if not SCRIPTS.isdisjoint(re.findall(r"\w+", ast.unparse(word)))
+    }  # fmt: skip
+    top = symtable.symtable(text, str(path), "exec")
+    known = {*dir(builtins), "__file__"}
+    tables, found = [top], []
+    for table in tables:
+        if table.get_lineno() in scripts:
+            continue
+        tables += table.get_children()
+        used = [s for s in table.get_symbols() if s.is_global() or table is top]
+        known |= {s.get_name() for s in used if s.is_assigned() or s.is_imported()}
+        found += [s.get_name() for s in used if s.is_referenced()]
+    return sorted({*found} - known)
+
+
+def test_no_test_uses_an_undefined_name(tmp_path):
+    """Ruff cannot say so, as the scripts in tests use names of their dialect."""
+    files = (ROOT / "tests").rglob("*.py")
+    wrong = {str(p.relative_to(ROOT)): names for p in files if (names := undefined_names(p))}
+    assert not wrong
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f(x):\n    return x + missing\n")
+    assert undefined_names(bad) == ["missing"]
 
 
 def test_every_file_says_what_it_is_for():
