@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 
 from metasched.errors import MetaschedError, PluginError, clipped, warn
 from metasched.watch import called
@@ -98,5 +99,7 @@ def run_file(path: str | Path, name: str, what: str) -> types.ModuleType:
         sys.modules.pop(name, None)
         if isinstance(error, MetaschedError) and str(file) in str(error):
             raise  # it points into the file itself
-        raise PluginError(f"{what} {file} raised {failure(error)}") from error
+        lines = [n for f, n in walk_tb(error.__traceback__) if f.f_code.co_filename == str(file)]
+        where = f", in line {lines[-1]}" if lines else ""
+        raise PluginError(f"{what} {file} raised {failure(error)}{where}") from error
     return module

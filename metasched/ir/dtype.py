@@ -168,6 +168,8 @@ def _parse(cls: type[DType], text: Any) -> DType:
     match = _TEXT.fullmatch(text)
     if match is None:
         why = ": a vector has a fixed number of lanes" if "xvscale" in text else ""
+        if text.startswith("complex"):
+            why = ": keep the real and the imaginary parts in two arrays of floats"
         raise TypeMismatchError(f"{brief(text)} is not a data type{why}")
     kind, width, lanes = match[1], match[2], int(match[3] or 1)
     default = {"bool": 1, "handle": 64, "void": 0, **dict.fromkeys(_EIGHT, 8)}.get(kind, 32)

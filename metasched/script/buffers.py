@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metasched.errors import TypeMismatchError
+from metasched.errors import TypeMismatchError, shown_at_caller
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, ExprLike, Var, as_expr, mul
 from metasched.ir.op import Call, Ramp
@@ -52,6 +52,7 @@ class BufferWord:
     With an `offset_factor` and no `elem_offset` the offset is a new variable, as in match_buffer.
     """
 
+    @shown_at_caller
     def __call__(
         self,
         shape: Any,

@@ -43,6 +43,11 @@ def test_dtype_refuses_unknown_type_names(text):
         DType(text)
 
 
+def test_complex_numbers_are_two_floats():
+    with pytest.raises(TypeMismatchError, match="real and the imaginary parts in two arrays"):
+        DType("complex64")
+
+
 def test_types_without_numpy_type_or_range():
     with pytest.raises(TypeMismatchError, match="handle has no NumPy type"):
         DType("handle").numpy
