@@ -17,6 +17,7 @@ from metasched.ir.visit import blocks_of, substitute
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
+from metasched.script import tir as T
 
 
 def reduction(name: str, element: str, value: str, start: str = "T.float32(0)") -> str:
@@ -473,3 +474,23 @@ def test_sums_without_a_mask_are_computed_in_hidden_blocks():
     y, d = np.zeros(3, "float32"), np.zeros(3, "float32")
     build(sch.mod, target="native")(x, v, p, y, d)
     np.testing.assert_allclose(d, v.sum(1), rtol=1e-5)
+
+
+def test_a_sum_that_a_loop_around_the_pass_continues_is_kept_between_its_iterations() -> None:
+    """The machine found it (seed 611001451): memory of one block of the axis lost the sum."""
+
+    @T.prim_func
+    def sums(A: T.Buffer((5, 3), "int32"), B: T.Buffer((5,), "int32")):
+        for k, i in T.grid(3, 5):
+            with T.block("B"):
+                vk, vi = T.axis.remap("RS", [k, i])
+                with T.init():
+                    B[vi] = 0
+                B[vi] += A[vi, vk]
+
+    sch = Schedule(sums)
+    sch.write_at(sch.get_loops("B")[0], "B", 0, "global")
+    sch.cache_write("B", 0, "global")
+    loops = [sch.get_loops(name)[1] for name in ("B", "B_global_global")]
+    sch.rolling_update(loops, 2)
+    check_transform(sums, sch)

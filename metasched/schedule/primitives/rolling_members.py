@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
+from metasched.analysis.producers import continues_reduction
 from metasched.analysis.reducer import Reduction, match_reducer
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer
@@ -173,8 +174,12 @@ def require_own_position(state: State, member: Member, stages: Mapping[Buffer, i
 
 
 def is_private(state: State, members: Sequence[Member], member: Member) -> bool:
-    """Whether only blocks of the pass use what a member computes, under its own name."""
+    """Whether only blocks of the pass use what a member computes, under its own name, and no loop
+    around the pass goes on with it."""
     buffer = member.store.buffer
+    child = state.scope(member.realize).child(member.block.token)
+    if continues_reduction(child, member.chain):
+        return False
     _, func = state.func_of(member.realize)
     blocks = [s for s in walk_stmts(func.body) if isinstance(s, Block)]
     if not any(buffer in block.alloc_buffers for block in blocks):
