@@ -20,7 +20,7 @@ from metasched.database.store import Store
 from metasched.database.tvm_import import fastest, read_tvm_database
 from metasched.errors import MetaschedError, brief
 from metasched.report.tables import quality_text, records_text
-from metasched.search.learning import samples_of
+from metasched.search.learning import LEAST, samples_of
 from metasched.tune import STORE
 
 
@@ -116,7 +116,9 @@ def _learn(path: Path, arguments: argparse.Namespace) -> int:
     with Store(path, read_only=True) as store:
         samples, lost = samples_of(store)
     if len({sample.group for sample in samples}) < 2:
-        raise MetaschedError(f"{path} has fewer than two operators to learn from")
+        raise MetaschedError(
+            f"{path} has fewer than two operators of which {LEAST} programs or more were measured"
+        )
     rows = []
     for held, by_group in (("tasks", False), ("operators", True)):
         quality = Quality.mean(held_out(samples, trees.prior_scores, by_group=by_group))
