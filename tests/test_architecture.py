@@ -72,7 +72,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 4932, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        6306,
+        6310,
         "types signature values known_memory windows module emit exchange runs small_floats "
         "arithmetic "
         "in_memory interleaved columns overlaps places memory tiles intrinsics vectormath.* branch "

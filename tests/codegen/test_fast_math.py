@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,18 @@ def test_either_operand_may_be_nan(dtype: str) -> None:
         assert call(build(EXTREMES.format(dtype=dtype)), x, y, low, high) == 0
         np.testing.assert_array_equal(low, np.minimum(x, y))
         np.testing.assert_array_equal(high, np.maximum(x, y))
+
+
+def test_long_lanes_of_an_extreme_are_cut_for_short_registers():
+    """LLVM cannot split the instruction of 512 bits, and ends the process where it would have to.
+    The fuzz of the space found it (case 610000323)."""
+    short = replace(AVX512, vector_bits=256)
+    for dtype, lanes in (("float32", 16), ("float64", 8)):
+        whole = EXTREMES.replace("for i in T.vectorized(40)", "for j in range(2)")
+        text = whole.format(dtype=dtype).replace("[i]", f"[j * 4 : j * 4 + {lanes}]")
+        code = build(text, target=short).asm()
+        assert re.search(r"v(min|max)p[sd].*ymm", code) and "%zmm" not in code
+        assert re.search(r"v(min|max)p[sd].*zmm", build(text, target=AVX512).asm())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
