@@ -6,8 +6,10 @@ The lanes of both loads are picked from A[0:8] and A[8:16]. Loads share vectors 
 differ by a constant and all of them are executed. Outside of the elements between the first and the
 last lane of these loads no memory is read. A load under a condition that reads between them needs
 no mask. Pairs of integers that are widened are loaded as integers of twice the bits. Stores that
-together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one contiguous store. Other
-stores are registers under a mask with AVX-512, except where the loop loads the array, too.
+together fill memory without gaps (`C[2 * j] = x; C[2 * j + 1] = y`) are one contiguous store.
+
+With AVX-512, other stores are registers under a mask, except where the next iterations load what
+these registers hold, and loads under a condition are registers under masks.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ from metasched.analysis.guarded import certain_loads
 from metasched.arith.affine import linear_address
 from metasched.arith.linear import Linear
 from metasched.codegen.emit import Emitter
-from metasched.codegen.in_memory import store_masked
+from metasched.codegen.in_memory import load_masked, store_masked
 from metasched.codegen.types import memory_type
 from metasched.codegen.values import Val
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import BOOL, DType
 from metasched.ir.expr import Expr, Var
-from metasched.ir.stmt import BufferStore, Stmt
+from metasched.ir.stmt import BufferStore, Evaluate, For, Stmt, While
 from metasched.ir.visit import free_vars, loads_of, reads_memory, walk_stmts
 
+_SOON = 8
+"""After this many vectors of iterations, what a store wrote is in the cache."""
 Lanes = tuple[Val, dict[int, int]]
 """A vector in memory form, and where the vector holds each lane of a result."""
 
@@ -45,13 +49,13 @@ def room(e: Emitter, buffer: Buffer, address: Linear, stride: int) -> tuple[int,
     """How many elements before the first and behind the last lane may be read, because other loads
     read them.
 
-    None before where the loop stores the buffer: a vector that holds elements just stored, lane by
-    lane, waits until they are in the cache.
+    None before where the loop stores the buffer lane by lane: a vector that holds elements just
+    stored waits until they are in the cache.
     """
     low, high = _span(certain_places(e, buffer, address))
     if not low <= address.const <= high:
         return 0, 0
-    if stores(e, buffer):
+    if stores(e, buffer) and _registers_before(e, buffer, stride) is None:
         return 0, min(stride - 1, high - address.const)
     before = (address.const - low) % stride
     return before, min(stride - 1 - before, high - address.const)
@@ -104,7 +108,11 @@ def _loaded(e: Emitter, buffer: Buffer) -> bool:
 
 
 def _loads(body: Stmt) -> Iterator[BufferLoad]:
-    return (x for s in walk_stmts(body) for value in s.exprs for x in loads_of(value))
+    return (x for s in walk_stmts(body) for x in _own_loads(s))
+
+
+def _own_loads(stmt: Stmt) -> Iterator[BufferLoad]:
+    return (x for value in stmt.exprs for x in loads_of(value))
 
 
 def _varies(atom: Expr, lane: Var) -> bool:
@@ -129,6 +137,11 @@ def picked_apart(
         found = {n: n * stride + before for n in range(lanes)}
         ours = {n: at - start for n, at in found.items() if at // lanes == k}
         parts.append((vector(start - before), ours))
+    return _joined(e, parts)
+
+
+def _joined(e: Emitter, parts: list[Lanes]) -> Val:
+    """Bring the lanes of all parts to their places."""
     while len(parts) > 1:
         pairs = [_merged(e, a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + parts[2 * len(pairs) :]
@@ -181,14 +194,74 @@ def together(e: Emitter, items: Sequence[Stmt], at: int) -> list[BufferStore]:
     return [places[n] for n in sorted(places)] if full else []
 
 
-def spreads(e: Emitter, buffer: Buffer, stride: int, lanes: int) -> bool:
-    """Whether lanes apart are stored as registers under a mask.
+def spreads(e: Emitter, buffer: Buffer, stride: int, lanes: int) -> int | None:
+    """Where lanes apart are stored as registers under a mask: how many elements in front of the
+    first lane the first register begins. None for lanes that are stored one by one."""
+    if not _masks(e, buffer.dtype, stride, lanes) or e.lane is None:
+        return None
+    return 0 if not _loaded(e, buffer) else _registers_before(e, buffer, stride)
 
-    Not where the loop loads the buffer: a load of elements between the lanes waits for the store.
+
+def _masks(e: Emitter, dtype: DType, stride: int, lanes: int) -> bool:
+    """Whether there are registers under a mask for lanes apart."""
+    fits = "avx512f" in e.module.features and dtype.bits >= 32
+    return fits and 1 < stride <= SHUFFLED and lanes > stride
+
+
+def _registers_before(e: Emitter, buffer: Buffer, stride: int) -> int | None:
+    """How many elements in front of the lanes of a store the masked registers begin that no load of
+    the next `_SOON` vectors of iterations overlaps, if the loop loads its buffer; None if there are
+    no such registers, or some other statement loads the buffer.
+
+    A load of elements between lanes just stored waits for the store.
     """
-    if "avx512f" not in e.module.features or buffer.dtype.bits < 32 or e.lane is None:
-        return False
-    return 1 < stride <= SHUFFLED and lanes > stride and not _loaded(e, buffer)
+    assert e.lane is not None and e.lane.body is not None
+    lanes, dtype = e.lane.lanes, buffer.dtype
+    places = _places_in_place(e.lane.body, buffer) if _masks(e, dtype, stride, lanes) else None
+    if places is None:
+        return None
+    stored, loaded = places
+    width = min(lanes, e.module.vector_bits // dtype.bits)
+    step = stride * lanes
+    for before in range(stride):
+        first = stored - before
+        behind = first + -(-(before + step - stride + 1) // width) * width
+        inside = not before or loaded[0] <= first  # no register lies outside of what is loaded
+        if inside and all(n + step >= behind or n + _SOON * step <= first for n in loaded):
+            return before
+    return None
+
+
+def _places_in_place(body: Stmt, buffer: Buffer) -> tuple[int, Sequence[int]] | None:
+    """The constants in the addresses of the one store and of the loads of a buffer, in order; None
+    if they differ by more than constants, or are not those of one statement."""
+    key = "places in place", buffer.data
+    if key not in body.facts:
+        body.facts[key] = _find_places(body, buffer)
+    return body.facts[key]  # type: ignore[no-any-return]
+
+
+def _find_places(body: Stmt, buffer: Buffer) -> tuple[int, Sequence[int]] | None:
+    statements = list(walk_stmts(body))
+    found = [s for s in statements if isinstance(s, BufferStore) and s.buffer.data is buffer.data]
+    if len(found) != 1 or any(isinstance(s, For | While) for s in statements):
+        return None
+    store = found[0]
+    loads: list[BufferLoad] = []
+    for one in statements:
+        if isinstance(one, Evaluate):
+            continue  # a prefetch
+        own = [x for x in _own_loads(one) if x.buffer.data is buffer.data]
+        if own and all(below is not store for below in walk_stmts(one)):
+            return None
+        loads += own
+    indices = [store.indices, *(load.indices for load in loads)]
+    places = [linear_address(each[0]) for each in indices if len(each) == 1]
+    same = all(place.terms == places[0].terms for place in places)
+    if len(places) <= len(loads) or not same:
+        return None
+    stored, *others = [place.const for place in places]
+    return stored, sorted(others)
 
 
 def store_apart(
@@ -197,23 +270,53 @@ def store_apart(
     value: Val,
     mask: Val | None,
     stride: int,
+    before: int,
     address: Callable[[int], Val],
 ) -> None:
     """Store lanes of a stride up to `SHUFFLED`, register by register, each under a mask.
 
     Args:
+        before: how many elements in front of the first lane the first register begins.
         address: the address some elements behind the first lane.
     """
     width = min(value.lanes, e.module.vector_bits // dtype.bits)
-    span = (value.lanes - 1) * stride + 1
-    for at in range(0, span, width):
-        places = range(at, at + width)
-        lanes = [n // stride if n % stride == 0 and n < span else None for n in places]
-        inside = ", ".join(f"i1 {int(n is not None)}" for n in lanes)
-        holds = Val(f"<{inside}>", BOOL, width)
-        if mask is not None:
-            holds = e.both(holds, _spread(e, mask, [n or 0 for n in lanes]))
+    for at in range(-before, (value.lanes - 1) * stride + 1, width):
+        lanes = _lanes_of(range(at, at + width), stride, value.lanes)
+        holds = _holds(e, lanes, mask)
         store_masked(e, dtype, address(at), _spread(e, value, lanes), holds)
+
+
+def load_apart(
+    e: Emitter, dtype: DType, mask: Val, stride: int, address: Callable[[int], Val]
+) -> Val | None:
+    """Load lanes of a stride up to `SHUFFLED` under a mask, in memory form, register by register;
+    None where registers have no masks.
+
+    Args:
+        address: the address some elements behind the first lane.
+    """
+    width = mask.lanes
+    if not _masks(e, dtype, stride, width) or width * dtype.bits > e.module.vector_bits:
+        return None
+    parts: list[Lanes] = []
+    for at in range(0, (width - 1) * stride + 1, width):
+        lanes = _lanes_of(range(at, at + width), stride, width)
+        vector = load_masked(e, dtype, address(at), _holds(e, lanes, mask))
+        parts.append((vector, {lane: n for n, lane in enumerate(lanes) if lane is not None}))
+    return _joined(e, parts)
+
+
+def _lanes_of(places: Sequence[int], stride: int, lanes: int) -> list[int | None]:
+    """The lanes that lie some elements behind the first lane; None between lanes."""
+    ends = lanes * stride
+    return [n // stride if n % stride == 0 and 0 <= n < ends else None for n in places]
+
+
+def _holds(e: Emitter, lanes: Sequence[int | None], mask: Val | None) -> Val:
+    """The mask of a register that holds these lanes."""
+    inside = ", ".join(f"i1 {int(n is not None)}" for n in lanes)
+    holds = Val(f"<{inside}>", BOOL, len(lanes))
+    return holds if mask is None else e.both(holds, _spread(e, mask, [n or 0 for n in lanes]))
 
 
 def _spread(e: Emitter, value: Val, lanes: Sequence[int | None]) -> Val:

@@ -24,6 +24,7 @@ from metasched.codegen.interleaved import (
     certain,
     certain_places,
     interleaved,
+    load_apart,
     picked_apart,
     spreads,
     store_apart,
@@ -82,6 +83,10 @@ def load(e: Emitter, buffer: Buffer, index: Expr, mask: Val | None) -> Val:
         return e.widen(_load_vector(e, buffer.dtype, where.pointer, 1), where.lanes)
     if where.indices is None and (mask is None or where.stride == -1):
         return _load_lanes(e, buffer.dtype, where, mask)
+    if where.indices is None and mask is not None:
+        at = partial(address, e, where.pointer, buffer.dtype, None)
+        if (found := load_apart(e, buffer.dtype, mask, where.stride, at)) is not None:
+            return from_memory(e, found)
     if mask is None and where.runs:
         return _load_runs(e, buffer.dtype, where)
     if mask is None and where.near:
@@ -350,10 +355,12 @@ def store(e: Emitter, buffer: Buffer, index: Expr, value: Val, mask: Val | None)
         e.line(f"store {to_memory(e, value)}, ptr {where.pointer.text}, align {dtype.bytes}")
     elif where.indices is None and where.stride == 1 and mask is not None:
         store_masked(e, dtype, where.pointer, value, mask)
-    elif where.indices is None and spreads(e, buffer, where.stride, where.lanes):
-        store_apart(
-            e, dtype, value, mask, where.stride, partial(address, e, where.pointer, dtype, None)
-        )
+    elif (
+        where.indices is None
+        and (before := spreads(e, buffer, where.stride, where.lanes)) is not None
+    ):
+        at = partial(address, e, where.pointer, dtype, None)
+        store_apart(e, dtype, value, mask, where.stride, before, at)
     elif mask is None and where.indices is None:
         for line in _stores_apart(e, value, where):
             e.line(line)

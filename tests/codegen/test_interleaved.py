@@ -226,10 +226,108 @@ def test_lanes_apart_are_stored_and_elements_between_stay(n, stride, dtype, star
     agree(source, integers((140,), dtype), integers((size,), dtype, seed=1))
 
 
-@pytest.mark.skipif(not any(f.startswith("avx512") for f in NATIVE.features), reason="no masks")
-def test_lanes_apart_are_stored_as_registers_unless_the_loop_loads_between_them():
-    body = "    for i in T.vectorized(32):\n        B[2 * i + 1] = {value}"
-    head = "@T.prim_func\ndef main(A: T.Buffer((32,)), B: T.Buffer((66,))):\n"
-    for value, masked in (("A[i] * 2.0", 4), ("B[2 * i] + B[2 * i + 2]", 0)):
-        compiled = build(head + body.format(value=value))
-        assert compiled.llvm_ir.count("call void @llvm.masked.store") == masked
+MASKS = pytest.mark.skipif("avx512f" not in NATIVE.features, reason="no masks")
+IN_PLACE = """
+@T.prim_func
+def main(A: T.Buffer(({size},), "{dtype}"), C: T.Buffer((140,), "{dtype}")):
+    for i in T.vectorized({n}):
+        if C[i] {test}:
+            A[{stride} * i + {start}] = {value}
+"""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(2, 140), stride=st.integers(2, 4), dtype=st.sampled_from(DTYPES),
+    places=st.lists(st.integers(0, 8), min_size=1, max_size=4),
+    test=st.sampled_from(["> 1", "< 100"]),
+)  # fmt: skip
+def test_lanes_apart_are_changed_in_place(n, stride, dtype, places, test):
+    """A load that other iterations store to would make the lanes depend on each other."""
+    start, *loads = places
+    loads = [s for s in loads if s == start or (s - start) % stride]
+    value = " + ".join(f"A[{stride} * i + {s}]" for s in (start, *loads))
+    size = stride * (n - 1) + max(start, *loads, 0) + 1
+    source = IN_PLACE.format(n=n, size=size, stride=stride, start=start, dtype=dtype, test=test,
+                             value=value)  # fmt: skip
+    agree(source, integers((size,), dtype), integers((140,), dtype, seed=1))
+
+
+LIFTED = """
+@T.prim_func
+def main(A: T.Buffer(({size},), "float32")):
+    for j in range({count}):
+        for i in T.vectorized({lanes}):
+            if j * {lanes} + i < {n}:
+                A[2 * (j * {lanes} + i) + {start}] = (
+                    A[2 * (j * {lanes} + i) + {first}] + A[2 * (j * {lanes} + i) + {last}]
+                )
+"""
+
+
+@pytest.mark.parametrize("where", [AT_START, AT_END])
+@pytest.mark.parametrize(("start", "first", "last"), [(1, 0, 2), (1, 2, 2), (0, 1, 1), (1, 0, 0)])
+def test_nothing_outside_of_the_lanes_in_place_is_touched(where, start, first, last):
+    """The page beside the array cannot be accessed; the last vector is masked."""
+    n, lanes = 61, 16
+    size = 2 * (n - 1) + max(start, first, last) + 1
+    source = LIFTED.format(
+        size=size, count=-(-n // lanes), lanes=lanes, n=n, start=start, first=first, last=last
+    )
+    layout = [Array("A", "float32", (size,), (1,), True, True, 0, 1, 0.0)]
+    memory = GuardedMemory(layout, where)
+    a = integers((size,))
+    memory.write(0, a)
+    assert call(build(source), *memory.views) == 0
+    wanted = a.copy()
+    wanted[start::2][:n] = a[first::2][:n] + a[last::2][:n]
+    np.testing.assert_array_equal(memory.read(0), wanted)
+
+
+@MASKS
+@pytest.mark.parametrize(
+    ("value", "masked"),
+    [
+        ("A[i] * 2.0", 4),
+        ("B[2 * i + 1000] + B[2 * i + 1002]", 4),
+        ("B[2 * i + 1004] + B[2 * i + 1002]", 4),
+        ("B[2 * i + 1001] + B[2 * i]", 4),  # stored many vectors before
+        ("B[2 * i + 998] + B[2 * i + 1001]", 0),
+        ("B[2 * i + 996] * 2.0", 0),
+    ],
+)
+def test_lanes_apart_are_stored_as_registers_unless_the_next_loads_overlap_them(value, masked):
+    source = f"""
+@T.prim_func
+def main(A: T.Buffer((32,)), B: T.Buffer((1100,))):
+    for i in T.vectorized(32):
+        B[2 * i + 1001] = {value}
+"""
+    assert build(source).llvm_ir.count("call void @llvm.masked.store") == masked
+
+
+@MASKS
+def test_a_statement_in_between_that_loads_keeps_the_lanes_apart():
+    source = """
+@T.prim_func
+def main(A: T.Buffer((64,)), B: T.Buffer((32,))):
+    for i in T.vectorized(32):
+        A[2 * i] = A[2 * i] * 2.0
+        B[i] = A[2 * i + 1]
+"""
+    assert "masked.store" not in build(source).llvm_ir
+
+
+@MASKS
+@pytest.mark.parametrize("stride", [2, 3, 4])
+def test_lanes_apart_under_a_condition_are_loaded_as_registers(stride):
+    source = f"""
+@T.prim_func
+def main(A: T.Buffer(({stride * 32},)), C: T.Buffer((32,)), B: T.Buffer((32,))):
+    for i in T.vectorized(32):
+        if C[i] > 0.0:
+            B[i] = A[{stride} * i]
+"""
+    text = build(source).llvm_ir
+    assert "masked.gather" not in text
+    assert text.count("call <16 x float> @llvm.masked.load") == 2 * stride
