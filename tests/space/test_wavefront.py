@@ -72,6 +72,32 @@ def test_interleaved_and_tiled(func: PrimFunc) -> None:
         check_numbers(func, sch.mod, compiled=True)
 
 
+@T.prim_func
+def spreading(A: T.Buffer((18, 18), "int32"), M: T.Buffer((18, 18), "bool")):
+    for t in range(9):
+        for i, j in T.grid((1, 17), (1, 17)):
+            if A[i, j] > 0:
+                A[i, j] = T.max(A[i, j], T.max(A[i - 1, j], A[i, j - 1]))
+
+
+@T.prim_func
+def obstacles(A: T.Buffer((18, 18), "int32"), M: T.Buffer((18, 18), "bool")):
+    for t in range(9):
+        for i, j in T.grid((1, 17), (1, 17)):
+            if M[i, j]:
+                A[i, j] = T.max(A[i, j], T.max(A[i - 1, j], A[i, j - 1]))
+
+
+@pytest.mark.parametrize(("func", "count"), [(spreading, 1), (obstacles, 3)])
+def test_a_test_of_what_the_block_updates_is_left_in_order(func: PrimFunc, count: int) -> None:
+    sch = Schedule(func)
+    (block,) = sch.enclose("root")
+    found = Wavefront(2)(sch, block)
+    assert len(found) == count
+    for one in found:
+        check_numbers(func, one.mod, compiled=True)
+
+
 def test_one_core_gets_no_tiles() -> None:
     assert len(offered(sweeps, cores=1)) == 2
 

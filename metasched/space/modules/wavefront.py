@@ -22,7 +22,8 @@ from metasched.analysis.block import TILED, is_leaf
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.loops import is_chain
 from metasched.errors import ScheduleError
-from metasched.ir.stmt import ForKind
+from metasched.ir.stmt import Block, ForKind, IfThenElse
+from metasched.ir.visit import loads_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import SMALL, steps
@@ -41,9 +42,9 @@ LONG = 4
 class Wavefront:
     """Offer a block without independent loops in wavefronts (see the file's docstring).
 
-    For a leaf block under a chain of two loops or more, of which each carries a dependence. Offers
-    the iterations of a loop interleaved on one thread, tiles of them on several threads, and the
-    unchanged program.
+    For a leaf block under a chain of two loops or more, of which each carries a dependence, except
+    where elements that the block updates decide whether it runs. Offers the iterations of a loop
+    interleaved on one thread, tiles of them on several threads, and the unchanged program.
 
     Attributes:
         cores: of the machine; one core gets no tiles for threads.
@@ -118,12 +119,22 @@ class Wavefront:
         sch.annotate(block, TILED, STRUCTURE)
 
 
+def _tests_itself(block: Block) -> bool:
+    """Whether all of a block stands under a test of elements that it updates: the processor runs
+    ahead of the test, so that no iteration waits, and predicts it better in the order of memory."""
+    written = {w.buffer for w in block.writes}
+    test = block.body.condition if isinstance(block.body, IfThenElse) else None
+    return test is not None and any(load.buffer in written for load in loads_of(test))
+
+
 def _is_chained(sch: Schedule, block: BlockRV) -> bool:
     """Whether a block updates a buffer in place below a chain of loops, each with a dependence."""
     realize = sch.state.block(block)
     loops = sch.state.loops_above(realize)
     read = {r.buffer for r in realize.block.reads}
     if len(loops) < 2 or read.isdisjoint(w.buffer for w in realize.block.writes):
+        return False
+    if _tests_itself(realize.block):
         return False
     if is_leaf(realize.block) is not None or any(v.is_reduce for v in realize.block.iter_vars):
         return False
