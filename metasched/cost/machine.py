@@ -23,6 +23,7 @@ from metasched.cost.nest import (
     lane_loads,
     masked_lanes,
     page_misses,
+    registers_apart,
     scattered,
     traffic,
     walks,
@@ -345,24 +346,22 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         else:
             stride = _vector_stride(access, order, depth) or 0
         uneven, walking = _uneven(access, order, depth, machine.cores), walks(access, order, depth)
-        each, gathered = lane_loads(uneven, stride, min(width, lanes), masked, walking)
+        turned, used = bool(nest.store.notes.turned), min(width, lanes)
+        each, gathered = lane_loads(uneven, stride, used, masked, walking, turned)
         count, gathers = count * each, gathers + gathered
-        count *= stride if 1 < stride <= SHUFFLED and access is not written else 1
+        count *= registers_apart(stride, used, access is written, masked and reducing)
         taken = count * (1.0 + reducing) / held if access is written else count
         converts += count * _conversion(nest.store, access)
-        if _splits(access, order, min(width, lanes), machine.line):
+        if _splits(access, order, used, machine.line):
             taken *= 2.0
             split += taken
         loads += taken
     instructions += converts
+    loads += len(nest.outside) - 1 if nest.store.notes.ahead else 0
     latency = machine.latency * (vectors + 2) if scans else 0.0  # the last result is loaded
     if not scans and reducing and (chain > 1 or held > 1):
-        latency = (
-            machine.latency
-            * nest.store.facts.update
-            * chain
-            * _one_by_one(nest, last, depth, instructions)
-        )
+        runs = chain * _one_by_one(nest, last, depth, instructions)
+        latency = machine.latency * nest.store.facts.update * runs
     elif not fold:
         latency = machine.latency * _waits(nest, depth)
     arithmetic = max(instructions / machine.pipes, latency, 1 / machine.pipes)

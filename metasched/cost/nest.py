@@ -16,6 +16,8 @@ CLAMPED = 2.0
 SQUARE = 0.5
 """Loads and exchanges for each lane of a vector of elements that walk along memory, in loads: a
 vector of 16 takes 9 cycles on a Zen 4, where loading lanes one by one takes 26."""
+COPIED = 1.5
+"""Loads of a vector of elements of rows, and its share of the copies of these rows."""
 
 
 @dataclass(slots=True)
@@ -70,7 +72,7 @@ def scattered(nest: Nest, depth: int) -> tuple[float, float]:
 
 
 def lane_loads(
-    uneven: float, stride: int, lanes: int, masked: bool, walking: bool
+    uneven: float, stride: int, lanes: int, masked: bool, walking: bool, turned: bool = False
 ) -> tuple[float, bool]:
     """How many loads a vector of an access takes, and whether most are one for each lane.
 
@@ -78,11 +80,25 @@ def lane_loads(
         uneven: the share of the vectors whose index is clamped.
         masked: whether a condition depends on the lanes; clamped lanes are then loaded one by one.
         walking: whether code generation loads several steps of a lane at once.
+        turned: whether the lanes are copies of rows.
     """
+    if stride > SHUFFLED and turned:
+        return COPIED, False
     if stride > SHUFFLED:
         return max(1.0, lanes * SQUARE) if walking else lanes, not walking
     each = CLAMPED if stride == 1 and not masked else lanes
     return 1.0 + uneven * (each - 1.0), uneven > 0.5 and each == lanes
+
+
+def registers_apart(stride: int, lanes: int, stores: bool, scatters: bool) -> int:
+    """The registers, or single lanes, that are loaded or stored for a vector of lanes apart.
+
+    Args:
+        scatters: whether a store takes each lane alone.
+    """
+    if not 1 < stride <= SHUFFLED:
+        return 1
+    return stride if not stores else lanes if scatters else 1
 
 
 def masked_lanes(nest: Nest, depth: int) -> bool:

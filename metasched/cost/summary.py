@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from metasched.analysis.block import FOLD, SCAN
@@ -27,9 +27,12 @@ from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse,
 from metasched.ir.visit import free_vars, loads_of, walk_exprs
 from metasched.lower.packing import PREPROC
 from metasched.lower.passes.prefetch import AHEAD
+from metasched.lower.passes.turned_rows import TURNED
 
 # An extent without bounds counts as this number.
 UNKNOWN_EXTENT = 64
+PLACES = 9
+"""At how many places of a loop an extent that depends on it is evaluated."""
 
 
 class Notes(NamedTuple):
@@ -40,12 +43,14 @@ class Notes(NamedTuple):
         fold: vector lanes of partial results of a reduction along memory, 0 for none.
         ahead: how many elements ahead a prefetch requests the loads, 0 for no prefetch.
         tests: conditions around the store.
+        turned: 1 if vector lanes are copies of rows of memory, 0 if not.
         share: of the iterations; a store in one of two branches runs in half of them.
     """
 
     unroll: int = 0
     fold: int = 0
     ahead: int = 0
+    turned: int = 0
     tests: tuple[Condition, ...] = ()
     share: float = 1.0
 
@@ -212,9 +217,19 @@ class _Walker:
         self.visit(loop.body, loops, notes)
 
     def _mean(self, extent: Expr) -> int:
-        """The mean of the smallest and largest value of an extent that depends on other loops."""
+        """The mean of an extent that depends on other loops, rounded up: of its smallest and
+        largest value, or of its values at some places of the one loop that it depends on."""
         low, high = self._interval(extent)
-        return UNKNOWN_EXTENT if high == inf else max(1, round((max(low, 0) + high) / 2))
+        if high == inf:
+            return UNKNOWN_EXTENT
+        variables = free_vars(extent)
+        span = self._span(next(iter(variables))) if len(variables) == 1 else EVERYTHING
+        values = [max(low, 0), high]
+        if -span[0] < inf and span[1] < inf:
+            (var,), step = variables, (span[1] - span[0]) / (PLACES - 1)
+            places = {round(span[0] + n * step) for n in range(PLACES)}
+            values = [max(interval(extent, {var: (at, at)})[0], 0) for at in places]
+        return max(1, ceil(sum(values) / len(values)))
 
     def _interval(self, expr: Expr) -> Interval:
         return interval(expr, {var: self._span(var) for var in free_vars(expr)})
@@ -330,7 +345,7 @@ def _through_view(
 
 _NOTED = {
     "pragma_auto_unroll_max_step": "unroll", "auto_unroll_max_step": "unroll",
-    FOLD: "fold", SCAN: "fold", AHEAD: "ahead",
+    FOLD: "fold", SCAN: "fold", AHEAD: "ahead", TURNED: "turned",
 }  # fmt: skip
 
 

@@ -114,11 +114,13 @@ def turns_rows(scope: Scope, under: Sequence[Child], loop: For, private: Sequenc
     pay: most work has no vectors along the loops inside."""
     forms: dict[Buffer, list[tuple[Linear, bool]]] = {}
     inner: dict[Var, Interval] = {}
+    loops: dict[Var, For] = {}
     near: set[Buffer] = set()
     alone = together = 0.0
     for child in under:
         inside = child.loops[child.loops.index(loop) + 1 :]
         inner |= {n.var: r for n, r in zip(child.loops, _ranges(child.loops).values(), strict=True)}
+        loops |= {n.var: n for n in inside}
         if has_walks(child.block) or any(n.kind is not ForKind.SERIAL for n in inside):
             return False
         work, waits = _work(scope, child, loop, inside, inner)
@@ -139,7 +141,7 @@ def turns_rows(scope: Scope, under: Sequence[Child], loop: For, private: Sequenc
         return False  # straight code is for `in_rows`
     moved = size = 0
     for buffer, each in forms.items():
-        span = row_span(each, loop.var, inner)
+        span = row_span(each, loop.var, inner, loops)
         if buffer in near or span is None or (span.stored and not span.whole):
             return False
         moved += span.count

@@ -26,6 +26,7 @@ from metasched.ir.stmt import (
     MatchBufferRegion,
 )
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.target import Target
 
 TARGET = Target.of("llvm -mcpu=haswell -num-cores=2")
@@ -229,3 +230,21 @@ def test_facts_of_a_store_are_found_once(monkeypatch):
     features(matmul.program(*tiles), TARGET)
     monkeypatch.setattr("metasched.cost.summary.count", None)
     features(matmul.program(*tiles), TARGET)
+
+
+TRIANGLE = """
+@T.prim_func
+def f(A: T.Buffer((128, 128))):
+    for k in range(128):
+        for i in range({extent}):
+            with T.block("A"):
+                A[k, i] = T.float32(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "mean"), [("128 - k", 65), ("(128 - k + 63) // 64", 2), ("T.min(k, 8)", 8)]
+)
+def test_an_extent_that_depends_on_a_loop_counts_its_mean(extent: str, mean: int) -> None:
+    (store,) = summarize(Schedule(parse(TRIANGLE.format(extent=extent))).mod).stores
+    assert [loop.extent for loop in store.loops] == [128, mean]

@@ -107,6 +107,22 @@ def test_types_and_lengths(dtype, n, lanes):
     agree(source, *arrays(n, dtype), 5)
 
 
+PAIRS = """
+            for k in range(5):
+                for i in range({count} + (k + 1) % 2):
+                    t: T.float32 = X[b * 16 + s, 2 * i + k % 2]
+                    X[b * 16 + s, 2 * i + k % 2] = T.min(t, X[b * 16 + s, 2 * i + 1 + k % 2])
+                    X[b * 16 + s, 2 * i + 1 + k % 2] = T.max(t, A[b * 16 + s, 2 * i])"""
+
+
+@pytest.mark.parametrize("outer", ["range", "T.parallel"])
+def test_rows_whose_ends_depend_on_two_loops(outer):
+    """Intervals say that the odd steps reach beyond the row, as the even steps are longer."""
+    source = text(PAIRS.replace("{count}", "18"), 38, outer=outer)
+    assert copies(source) == ["A", "X"]
+    agree(source, *arrays(38), 5)
+
+
 @pytest.mark.parametrize("body", KEPT.values(), ids=KEPT)
 def test_what_is_no_row_stays(body):
     source = text(body, outer="range")

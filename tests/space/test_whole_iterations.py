@@ -7,6 +7,7 @@ import pytest
 from oracle import check_numbers
 from space.candidates import TARGET, draw
 
+from metasched.autoschedule import autoschedule
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import For, ForKind, While
 from metasched.ir.visit import walk_stmts
@@ -372,6 +373,26 @@ def test_rows_whose_statements_have_vectors_of_their_own_are_not_turned() -> Non
     found = SpaceGenerator(default_modules(TARGET)).generate(scored, TARGET)
     assert not any("whole_iterations" in e.values for s in found for e in s.entries)
     assert any("fission" in str(space) for space in found)
+
+
+@T.prim_func
+def pairs(A: T.Buffer((200, 16)), B: T.Buffer((200, 16))):
+    """Each row is sorted by exchanges of neighbours."""
+    for r in range(200):
+        for i in range(16):
+            B[r, i] = A[r, i]
+        for p in range(16):
+            for i in range(7 + (p + 1) % 2):
+                a = B[r, 2 * i + p % 2]
+                b = B[r, 2 * i + 1 + p % 2]
+                B[r, 2 * i + p % 2] = T.min(a, b)
+                B[r, 2 * i + 1 + p % 2] = T.max(a, b)
+
+
+def test_autoschedule_sorts_a_row_in_each_lane() -> None:
+    sch = autoschedule(pairs, target=TARGET)
+    assert "turned_rows" in sch.script() and _lanes(sch) & {16, 32, 64}
+    check_numbers(pairs, sch.mod, compiled=True)
 
 
 def test_medians_are_those_of_numpy() -> None:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from metasched.analysis.access import SHUFFLED
 from metasched.arith.affine import form_interval, linear_address
 from metasched.arith.bounds import Interval
 from metasched.arith.conditions import conjuncts
+from metasched.arith.enumerated import values
 from metasched.arith.linear import Linear
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import INT64
@@ -45,6 +45,8 @@ from metasched.ir.visit import free_vars, loads_of, map_body, reads_memory, tran
 from metasched.lower.passes.guards import difference
 from metasched.lower.passes.walk import walking_loads
 
+TURNED = "turned_rows"
+"""Note on a block for the cost model: its lanes run along rows that this pass copies."""
 MOST_BYTES = 96 << 10
 """The most bytes of the copies of one loop."""
 GROUP, BITS = 16, 32
@@ -118,7 +120,10 @@ class RowSpan:
 
 
 def row_span(
-    accesses: Sequence[tuple[Linear, bool]], lane: Var, inner: Mapping[Var, Interval]
+    accesses: Sequence[tuple[Linear, bool]],
+    lane: Var,
+    inner: Mapping[Var, Interval],
+    loops: Mapping[Var, For],
 ) -> RowSpan | None:
     """The part of a row that accesses stay in; None where lanes lie in no rows, or their parts
     overlap.
@@ -126,20 +131,30 @@ def row_span(
     Args:
         accesses: the addresses, and whether each is a store.
         inner: the values of the loops inside the loop over lanes.
+        loops: these loops, each before the loops inside it.
     """
     own = {lane, *inner}
     outer = {a: c for a, c in accesses[0][0].terms.items() if own.isdisjoint(free_vars(a))}
     stride = accesses[0][0].terms.get(lane, 0)
-    found: list[tuple[Interval, bool]] = []
+    rests: list[Linear] = []
     for form, _ in accesses:
         rest = dict(form.terms)
         if rest.pop(lane, 0) != stride or any(rest.pop(a, 0) != c for a, c in outer.items()):
             return None
         if any(not inner.keys() >= free_vars(a) or reads_memory(a) for a in rest):
             return None
-        found.append((form_interval(Linear(rest, form.const), inner), _dense(rest, inner)))
+        rests.append(Linear(rest, form.const))
+    if stride <= SHUFFLED:
+        return None
+    found = [(form_interval(rest, inner), _dense(rest.terms, inner)) for rest in rests]
     low, high = min(s[0] for s, _ in found), max(s[1] for s, _ in found)
-    if stride <= SHUFFLED or -low == inf or high == inf or high - low + 1 > stride:
+    if high - low + 1 > stride:
+        counted = [values(rest, loops, inner) for rest in rests]
+        found = [((min(v), max(v)), max(v) - min(v) < len(v)) for v in counted if v]
+        if len(found) < len(accesses):
+            return None
+        low, high = min(s[0] for s, _ in found), max(s[1] for s, _ in found)
+    if high - low + 1 > stride:
         return None
     writes = [s for s, (_, is_store) in zip(found, accesses, strict=True) if is_store]
     begin = min((s[0] for s, _ in writes), default=low)
@@ -205,9 +220,9 @@ def _turned(loop: For, around: _Around) -> Stmt:
     if any(e.dtype.lanes > 1 for s in inside for e in s.exprs):
         return loop
     inner: dict[Var, Interval] = {}
-    for s in inside:  # a loop stands before the loops inside it
-        if isinstance(s, For):
-            inner[s.var] = _values(s, {**around.ranges, **inner})
+    loops = {s.var: s for s in inside if isinstance(s, For)}
+    for s in loops.values():  # a loop stands before the loops inside it
+        inner[s.var] = _values(s, {**around.ranges, **inner})
     accessed: dict[Buffer, list[BufferLoad | BufferStore]] = {}
     for access in _accesses(inside):
         accessed.setdefault(access.buffer, []).append(access)
@@ -215,7 +230,7 @@ def _turned(loop: For, around: _Around) -> Stmt:
     rows = {
         b: span for b, each in accessed.items()
         if pointers.count(b.data) == 1
-        if (span := _rows(b, each, loop, inner, around)) is not None
+        if (span := _rows(b, each, loop, inner, loops, around)) is not None
     }  # fmt: skip
     size = sum(r.count * lanes * b.dtype.bytes for b, r in rows.items())
     if not rows or size > MOST_BYTES or not _pays(rows, loop, inside):
@@ -233,7 +248,7 @@ def _accesses(inside: Iterable[Stmt]) -> Iterator[BufferLoad | BufferStore]:
 
 def _rows(
     buffer: Buffer, accesses: list[BufferLoad | BufferStore], loop: For,
-    inner: Mapping[Var, Interval], around: _Around,
+    inner: Mapping[Var, Interval], loops: Mapping[Var, For], around: _Around,
 ) -> RowSpan | None:  # fmt: skip
     """The rows of a buffer that a loop's accesses stay in, if they may be copied."""
     size = as_int(buffer.shape[0]) if len(buffer.shape) == 1 else None
@@ -244,7 +259,7 @@ def _rows(
     ):
         return None
     forms = [(linear_address(x.indices[0]), isinstance(x, BufferStore)) for x in accesses]
-    span = row_span(forms, loop.var, inner)
+    span = row_span(forms, loop.var, inner, loops)
     if span is None or any(a not in around.ranges for a in span.start.terms):
         return None
     lanes = as_int(loop.extent) or 1

@@ -18,9 +18,16 @@ from metasched.analysis.access import STEPS
 from metasched.analysis.block import TILED
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import BlockToken
+from metasched.lower.passes.turned_rows import TURNED
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
+from metasched.space.lanes import (
+    lane_bits,
+    lane_loop,
+    part_iterations,
+    run_in_lanes,
+    turns_rows,
+)
 from metasched.space.loop_kinds import SMALL, child_of, steps
 from metasched.space.strides import rows_apart
 from metasched.space.tiling import changed, uniform
@@ -62,7 +69,7 @@ class WholeIterations:
             parted = sch.copy()
             fits = part_iterations(parted, child.token, func)
             return [*(self(parted, block)[:-1] if fits else ()), sch]
-        loop, _ = found
+        loop, private = found
         under = scope.under(loop)
         lanes = self.vector_bits // lane_bits(scope, loop)
         sizes, extent = [lanes * n for n in self.vectors], as_int(loop.extent)
@@ -75,14 +82,18 @@ class WholeIterations:
         taken = any(TILED in c.block.annotations for c in under)
         if under[0] is not child or taken or lanes < 2 or not sizes:
             return [sch]
-        tokens = [c.token for c in under]
-        return [*changed(sch, partial(self._apply, tokens, sizes, func)), sch]
+        tokens, turned = [c.token for c in under], turns_rows(scope, under, loop, private)
+        return [*changed(sch, partial(self._apply, tokens, sizes, func, turned)), sch]
 
     def _apply(
-        self, tokens: list[BlockToken], sizes: list[int], func: str | None, sch: Schedule
-    ) -> bool:
+        self, tokens: list[BlockToken], sizes: list[int], func: str | None, turned: bool,
+        sch: Schedule,
+    ) -> bool:  # fmt: skip
         if not run_in_lanes(sch, tokens[0], uniform(sch, sizes), func):
             return False
         for token in tokens:
-            sch.annotate(sch.get_block(child_of(sch, token).block.name, func), TILED, STRUCTURE)
+            block = sch.get_block(child_of(sch, token).block.name, func)
+            sch.annotate(block, TILED, STRUCTURE)
+            if turned:
+                sch.annotate(block, TURNED, 1)
         return True
