@@ -53,6 +53,7 @@ from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.separate_windows import SeparateWindows
+from metasched.space.modules.stage_values import StageValues
 from metasched.space.modules.step_blocks import StepBlocks
 from metasched.space.modules.step_over_zeros import StepOverZeros
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
@@ -72,11 +73,10 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
 
     The order carries meaning: distribution comes first, because tiling needs a nest for each block;
     whole iterations in lanes are offered for what it left together; zeros between inputs are
-    stepped over before inlining hides the stage that holds them; iterators are joined before
-    inlining, whose results have the indices of their consumers;
+    stepped over before inlining hides their stage, and slow values of sums get stages after it;
+    iterators are joined before inlining, whose results have the indices of their consumers;
     inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
-    keeps the stages that inlining would compute anew for each neighbour; fusing
-    and staging come after tiling, whose tiles they fill; the loop kinds come last.
+    keeps stages that neighbours share; fusing and staging fill tiles; the loop kinds come last.
     """
     cpu = cpu_of(target)
     bits, cores = cpu.vector_bits, cpu.num_cores
@@ -96,6 +96,7 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
+        StageValues(),
         CutDigits(),
         SeparateWindows(),
         RollingUpdate(rows),

@@ -199,11 +199,28 @@ def zeros_between(rng: random.Random) -> str:
     return text + f"            C[vi] = C[vi] + {load}{factors}\n"
 
 
+def shared_roots(rng: random.Random) -> str:
+    """A sum of products with square roots that rows, columns or terms share; roots of squares, so
+    that any rounding gives the same."""
+    rows, columns, taps = (rng.randint(1, 5) for _ in range(3))
+    sizes = {"A": (rows, taps), "B": (taps, columns), "R": (rows,), "C": (rows, columns)}
+    params = [f"{n}: T.Buffer(({', '.join(map(str, s))},), 'float32')" for n, s in sizes.items()]
+    root = "T.sqrt({0} * {0})"
+    terms = ["A[vi, vk]", "R[vi]", "B[vk, vj]"]
+    factors = [root.format(t) if rng.random() < 0.6 else t for t in rng.sample(terms, 3)]
+    text = f"@T.prim_func\ndef f({', '.join(params)}):\n"
+    text += f"    for i, j, k in T.grid({rows}, {columns}, {taps}):\n        with T.block('C'):\n"
+    text += "            vi, vj, vk = T.axis.remap('SSR', [i, j, k])\n"
+    text += "            with T.init():\n                C[vi, vj] = T.float32(0)\n"
+    return text + f"            C[vi, vj] = C[vi, vj] + {' * '.join(factors)}\n"
+
+
 MOVES = ("compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at")
 INLINES = ("compute_inline", "reverse_compute_inline")
 BORDERS: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     borders: (*MOVES, "compute_inline", "transform_layout"),
     layouts: (*MOVES, *INLINES, "transform_layout", "transform_block_layout"),
     zeros_between: (*["step_over_zeros"] * 4, "compute_inline", "rfactor", "decompose_reduction"),
+    shared_roots: (*["cache_values"] * 3, "compute_at", "compute_inline", "rfactor"),
     tiles: (*MOVES, *INLINES, "cache_read", "cache_write", "transform_block_layout"),
 }

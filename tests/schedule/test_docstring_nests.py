@@ -320,6 +320,13 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.privatize_update(s.get_loops("C")[0]),
     ),
+    "cache_values": (
+        program(
+            nest("i:4 j:8", "C", "C[vi] = C[vi] + T.exp(A[vj]) * B[vi, vj]", "SR"),
+            A="8", B="4, 8", C="4",
+        ).replace("int32", "float32"),
+        lambda s: s.cache_values("C", "local"),
+    ),
     "skip_unused": (HALF, lambda s: s.skip_unused(s.get_loops("X")[1])),
     "read_at": (COPY, lambda s: s.read_at(s.get_loops("C")[0], "C", 0, "local")),
     "reverse_compute_at": (STAGES, lambda s: s.reverse_compute_at("C", s.get_loops("B")[0])),

@@ -217,6 +217,18 @@ def gather(A: T.Buffer((24,), "int32"), B: T.Buffer((4, 6), "int32")):
 
 
 @T.prim_func
+def softened(
+    A: T.Buffer((6,), "float32"), B: T.Buffer((4, 6), "float32"), C: T.Buffer((4,), "float32")
+):
+    for i, j in T.grid(4, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                C[vi] = T.float32(0)
+            C[vi] = C[vi] + B[vi, vj] / (A[vj] + T.float32(2)) * (T.float32(1) / A[vj])
+
+
+@T.prim_func
 def weighted(
     X: T.Buffer((3, 10), "float32"), V: T.Buffer((10, 2), "float32"), Y: T.Buffer((3, 2), "float32")
 ):
@@ -390,6 +402,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
         matrix_rows,
         lambda s: s.cache_update(s.get_loops("product")[1], "local"),
     ),
+    "cache_values": (softened, lambda s: s.cache_values("C", "local")),
     "cache_write": (matmul, lambda s: s.cache_write("C", 0, "local")),
     "compute_at": (elementwise, around("B", "compute_at", preserve_unit_loops=True)),
     "compute_inline": (elementwise, lambda s: s.compute_inline("B")),

@@ -15,6 +15,7 @@ from metasched.schedule.primitives.cache import cache_read, cache_write
 from metasched.schedule.primitives.cache_index import cache_index
 from metasched.schedule.primitives.cache_inplace import cache_inplace
 from metasched.schedule.primitives.cache_update import cache_update
+from metasched.schedule.primitives.cache_values import cache_values
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from metasched.schedule.primitives.compute_location import sample_compute_location
 from metasched.schedule.primitives.copy_at import read_at, write_at
@@ -163,6 +164,7 @@ class Methods:
     cache_inplace = recorded(cache_inplace)
     cache_update = recorded(cache_update)
     cache_index = recorded(cache_index)
+    cache_values = recorded(cache_values)
     storage_align = recorded(storage_align)
     unsafe_set_dtype = recorded(unsafe_set_dtype)
     widen_dtype = recorded(widen_dtype)

@@ -1,0 +1,174 @@
+"""cache_values: computes slow values that a block repeats for many results once, into buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from metasched.analysis import block as block_facts
+from metasched.arith.regions import block_access_regions
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import And, Div, Expr, FloatImm, Let, Or, Select, Var, as_int
+from metasched.ir.op import Call, Effect
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    IterVar,
+    SeqStmt,
+    Stmt,
+    evolve,
+    seq,
+)
+from metasched.ir.visit import free_vars, loads_of, substitute, transform_expr, walk_exprs
+from metasched.schedule import edit, ways
+from metasched.schedule.checks import refuse_on, require_root_free, require_scope_name
+from metasched.schedule.handles import BlockLike, BlockRV
+from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.layout_arguments import plain_int
+from metasched.schedule.primitives.new_stage import (
+    beside,
+    own_axes,
+    own_loops,
+    require_free_of_init,
+    stage,
+    top_of,
+    with_buffers,
+)
+from metasched.schedule.state import State
+
+_QUICK = (
+    *("if_then_else", "abs", "fabs", "likely", "reinterpret", "fma"),
+    *("floor", "ceil", "round", "nearbyint", "trunc"),
+)
+
+
+@primitive(of_block=ways.plain("global"))
+def cache_values(
+    state: State, block: BlockLike, storage_scope: str, least: int = 2
+) -> list[BlockRV]:
+    """Compute slow values of `block` into buffers before it; returns the computing blocks.
+
+    A quotient or a function of floats is slow. The step takes the largest slow values in what the
+    block stores that at least `least` iterations of the block share: these differ only in iterators
+    on which the value does not depend. So the exponentials of a product with a softmax are computed
+    once, in vectors, and not for each column.
+
+    requires  a known storage scope; a leaf block of stores, alone under a loop for each iterator,
+              without predicate; a slow value outside of conditions that many iterations share, of
+              pure operations on elements that the block does not write
+    rewrite   for i, j in T.grid(4, 8): C(C[i] += T.exp(A[j]) * B[i, j])
+              ->
+              for ax0 in range(8): C_value(C_value[ax0] = T.exp(A[ax0]))
+              for i, j in T.grid(4, 8): C(C[i] += C_value[j] * B[i, j])
+    """
+    assert isinstance(block, BlockRV)
+    require_scope_name(state, storage_scope)
+    realize = require_root_free(state, block)
+    shared = plain_int(state, least, "least")
+    require_free_of_init(state, realize)
+    old = realize.block
+    refuse_on(state, block_facts.is_leaf(old), realize)
+    chosen = list(dict.fromkeys(shared_values(old, shared)))
+    if not chosen:
+        raise state.error(
+            "no-values",
+            f"{old.name} stores no slow value outside of conditions that {shared} iterations share",
+            realize,
+            hint="a quotient or function of floats that depends on few iterators is such a value",
+        )
+    own_loops(state, realize)
+    copies: list[Stmt] = []
+    made: list[Block] = []
+    loads: dict[Expr, BufferLoad] = {}
+    for value in chosen:
+        taken = [one.name for one in made]
+        nested, stage_block, load = _stage(state, realize, taken, value, storage_scope)
+        copies.append(nested)
+        made.append(stage_block)
+        loads[value] = load
+    anchor, scope = top_of(state, realize), state.scope(realize)
+    state.commit(
+        edit.replace(old, _with_loads(old, loads)),
+        beside(anchor, before=copies),
+        edit.wrap(scope.block, with_buffers(*(load.buffer for load in loads.values()))),
+    )
+    return [state.new_block(b.token) for b in made]
+
+
+def shared_values(block: Block, least: int) -> Iterator[Expr]:
+    """The largest slow values in the stores of a block that at least `least` iterations share."""
+    stores = block.body.items if isinstance(block.body, SeqStmt) else (block.body,)
+    written = {r.buffer.data for r in block.writes}
+    sizes = {v.var: as_int(v.dom.extent) or 0 for v in block.iter_vars}
+
+    def fits(value: Expr) -> bool:
+        used = free_vars(value)
+        if not _is_slow(value) or not used or not used <= sizes.keys():
+            return False
+        if not all(map(_pure, walk_exprs(value))):
+            return False
+        if any(load.buffer.data in written for load in loads_of(value)):
+            return False
+        return prod(n for var, n in sizes.items() if var not in used) >= least
+
+    if not all(sizes.values()):
+        return  # a block without iterations evaluates nothing
+    for store in stores:
+        if not isinstance(store, BufferStore) or store.predicate is not None:
+            return
+        stack = [store.value]
+        while stack:
+            value = stack.pop()
+            if fits(value):
+                yield value
+            elif isinstance(value, Call) and value.op.name == "if_then_else":
+                stack.append(value.args[0])
+            elif not isinstance(value, (And, BufferLoad, Let, Or, Select)):
+                stack += reversed(value.children)
+
+
+def _is_slow(value: Expr) -> bool:
+    """Whether a value takes many times as long as a product, and no sum or product is fused with
+    its last operation."""
+    if not value.dtype.is_float or value.dtype.lanes > 1:
+        return False
+    if isinstance(value, Div):
+        return not isinstance(value.b, FloatImm)
+    return isinstance(value, Call) and value.op.name not in _QUICK
+
+
+def _pure(node: Expr) -> bool:
+    if isinstance(node, BufferLoad):
+        return node.predicate is None
+    return not isinstance(node, Call) or node.op.effect is Effect.PURE
+
+
+def _stage(
+    state: State, realize: BlockRealize, taken: list[str], value: Expr, storage_scope: str
+) -> tuple[Stmt, Block, BufferLoad]:
+    """The stage that computes a value, its block, and what the block loads for it."""
+    used: list[IterVar] = [v for v in realize.block.iter_vars if v.var in free_vars(value)]
+    shape, indices = own_axes(state, realize, used)
+    name = f"{realize.block.name}_value"
+    buffer = state.fresh_buffer(name, shape, value.dtype, storage_scope)
+
+    def body(point: tuple[Var, ...]) -> Stmt:
+        at = dict(zip([v.var for v in used], point, strict=True))
+        places = tuple(substitute(i, at) for i in indices)
+        return BufferStore(buffer, substitute(value, at), places)
+
+    nested, block = stage(state, name, [v.dom for v in used], body, taken=taken)
+    return nested, block, BufferLoad(buffer, indices)
+
+
+def _with_loads(old: Block, loads: dict[Expr, BufferLoad]) -> Block:
+    """The block with the values loaded."""
+    stores = old.body.items if isinstance(old.body, SeqStmt) else (old.body,)
+    made = []
+    for store in stores:
+        assert isinstance(store, BufferStore)
+        made.append(evolve(store, value=transform_expr(store.value, loads.get, {})))
+    block = evolve(old, body=seq(made))
+    reads, writes = block_access_regions(block)
+    return evolve(block, reads=reads, writes=writes)

@@ -1,0 +1,111 @@
+"""cache_values: slow values that many iterations share, in stages; every refusal."""
+
+from __future__ import annotations
+
+import pytest
+from oracle import check_refused, check_transform
+
+from metasched.schedule.schedule import Schedule
+from metasched.script import parse
+
+PROGRAM = """
+@T.prim_func
+def f(S: T.Buffer((5, 6), "{dtype}"), M: T.Buffer((5,), "{dtype}"), V: T.Buffer((6, 8), "{dtype}"),
+      O: T.Buffer((5, 8), "{dtype}")):
+    for h, d, l in T.grid(5, 8, 6):
+        with T.block("O"):
+            vh, vd, vl = T.axis.remap("SSR", [h, d, l])
+            with T.init():
+                O[vh, vd] = T.{dtype}(0)
+            O[vh, vd] = {value}
+"""
+
+
+def program(value: str, dtype: str = "float32"):
+    return parse(PROGRAM.format(value=value, dtype=dtype))
+
+
+CACHED = {
+    "a function": ("O[vh, vd] + T.exp(S[vh, vl] - M[vh]) * V[vl, vd]", 1),
+    "a quotient of it": ("O[vh, vd] + T.exp(S[vh, vl] - M[vh]) / M[vh] * V[vl, vd]", 1),
+    "two, one of them twice": (
+        "O[vh, vd] + T.exp(S[vh, vl]) * V[vl, vd] * (T.float32(1) / M[vh]) + T.exp(S[vh, vl])", 2),
+    "in a condition": ("O[vh, vd] + T.if_then_else(T.exp(M[vh]) > M[vh], V[vl, vd], M[vh])", 1),
+    "also in a branch": (
+        "O[vh, vd] + T.exp(M[vh]) * T.if_then_else(vl < vd, T.exp(M[vh]), V[vl, vd])", 1),
+    "a choice inside": (
+        "O[vh, vd] + T.exp(T.if_then_else(vl >= vh, S[vh, vl], T.float32(0))) * V[vl, vd]", 1),
+    "of the column": ("O[vh, vd] + S[vh, vl] / (V[0, vd] * V[0, vd] + T.float32(1))", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", CACHED)
+def test_each_value_is_computed_once(name: str, dtype: str) -> None:
+    value, count = CACHED[name]
+    func = program(value.replace("T.float32", f"T.{dtype}"), dtype)
+    sch = Schedule(func, check=True)
+    if not count:
+        check_refused(sch, lambda: sch.cache_values("O", "global", 9), "no-values", "O stores no")
+        return
+    made = sch.cache_values("O", "global")
+    assert [sch.get(b).name for b in made] == ["O_value", "O_value_1"][:count]
+    check_transform(func, sch, compiled=False)
+
+
+def test_only_what_many_iterations_share() -> None:
+    """A quotient of one row and one column of the sum is shared by 8 columns of the result."""
+    func = program("O[vh, vd] + S[vh, vl] / M[vh] * V[vl, vd]")
+    sch = Schedule(func)
+    check_refused(
+        sch, lambda: sch.cache_values("O", "local", 9), "no-values",
+        "O stores no slow value outside of conditions that 9 iterations share",
+    )  # fmt: skip
+    assert len(sch.cache_values("O", "local", 8)) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "O[vh, vd] + S[vh, vl] * V[vl, vd]",
+        "O[vh, vd] + M[vh] / T.float32(3) * V[vl, vd]",
+        "O[vh, vd] + T.exp(S[vh, vl] * V[vl, vd])",
+        "T.exp(O[vh, 0]) + V[vl, vd] if False else O[vh, vd] + T.max(O[vh, 0] / M[vh], V[vl, vd])",
+        "O[vh, vd] + T.if_then_else(vl < vd, T.exp(M[vh]), V[vl, vd])",
+        "O[vh, vd] + T.Select(vl < vd, T.exp(M[vh]), V[vl, vd])",
+    ],
+)
+def test_other_values_stay(value: str) -> None:
+    value = value.split(" if False else ")[-1]
+    sch = Schedule(program(value))
+    check_refused(sch, lambda: sch.cache_values("O", "global"), "no-values", "O stores no slow")
+
+
+def test_refusals() -> None:
+    func = program("O[vh, vd] + T.exp(S[vh, vl]) * V[vl, vd]")
+    sch = Schedule(func)
+    check_refused(sch, lambda: sch.cache_values("O", "here"), "unknown-scope", "no storage scope")
+    check_refused(
+        sch, lambda: sch.cache_values("O", "global", "many"), "not-an-integer", "least is 'many'"
+    )
+    sch.split(sch.get_loops("O")[2], [2, 3])
+    check_refused(sch, lambda: sch.cache_values("O", "global"), "not-trivial-binding", "O")
+    shared = parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 6)), B: T.Buffer((6,)), C: T.Buffer((4,))):
+    for i in range(4):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i)
+            B[vi] = A[vi, 0]
+        for j in range(6):
+            with T.block("C"):
+                vi = T.axis.spatial(4, i)
+                vj = T.axis.reduce(6, j)
+                with T.init():
+                    C[vi] = 0.0
+                C[vi] = C[vi] + A[vi, vj] * T.exp(B[vj])
+""")
+    sch = Schedule(shared)
+    check_refused(
+        sch, lambda: sch.cache_values("C", "global"), "not-single-branch", "i contains more than"
+    )

@@ -1,0 +1,84 @@
+"""stage_values: sums whose slow values many results share get a stage for them."""
+
+from __future__ import annotations
+
+import numpy as np
+from space.candidates import TARGET, draw
+
+from metasched.ir.func import IRModule, PrimFunc
+from metasched.kinds import default_modules
+from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
+from metasched.script import tir as T
+from metasched.space.generate import SpaceGenerator
+from metasched.space.modules.stage_values import StageValues
+
+
+@T.prim_func
+def attention(S: T.Buffer((4, 40)), M: T.Buffer((4,)), V: T.Buffer((40, 32)), O: T.Buffer((4, 32))):
+    for h, d, l in T.grid(4, 32, 40):
+        with T.block("O"):
+            vh, vd, vl = T.axis.remap("SSR", [h, d, l])
+            with T.init():
+                O[vh, vd] = T.float32(0)
+            O[vh, vd] += T.exp(S[vh, vl] - M[vh]) * V[vl, vd]
+
+
+@T.prim_func
+def plain_loops(
+    S: T.Buffer((4, 40)), M: T.Buffer((4,)), V: T.Buffer((40, 32)), O: T.Buffer((4, 32))
+):
+    for h in range(4):
+        for d in range(32):
+            O[h, d] = 0
+            for l in range(40):
+                O[h, d] += T.exp(S[h, l] - M[h]) * V[l, d]
+
+
+@T.prim_func
+def few(S: T.Buffer((4, 40)), V: T.Buffer((40, 4)), O: T.Buffer((4, 4))):
+    for h, d, l in T.grid(4, 4, 40):
+        with T.block("O"):
+            vh, vd, vl = T.axis.remap("SSR", [h, d, l])
+            with T.init():
+                O[vh, vd] = T.float32(0)
+            O[vh, vd] += T.exp(S[vh, vl]) * V[vl, vd]
+
+
+@T.prim_func
+def elementwise(S: T.Buffer((4, 40)), M: T.Buffer((4,)), O: T.Buffer((4, 40))):
+    for h, l in T.grid(4, 40):
+        with T.block("O"):
+            vh, vl = T.axis.remap("SS", [h, l])
+            O[vh, vl] = S[vh, vl] * T.exp(M[vh])
+
+
+def run(program: PrimFunc | IRModule, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    arrays = [a.copy() for a in arrays]
+    build(program)(*arrays)
+    return arrays
+
+
+def spaces(func: PrimFunc) -> list[str]:
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = generator.generate(func, TARGET)
+    assert not generator.failures
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(p.constant_shape()).astype("float32") for p in func.params]
+    *_, wanted = run(func, arrays)
+    for seed, space in enumerate(found):
+        *_, result = run(draw(func, space, seed).mod, arrays)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    return [str(space.as_python()) for space in found]
+
+
+def test_sums_get_a_stage() -> None:
+    assert all(".cache_values(" in text for text in spaces(attention))
+    assert any(".cache_values(" in text for text in spaces(plain_loops))
+
+
+def test_other_blocks_stay() -> None:
+    for func in (few, elementwise):
+        sch = Schedule(func)
+        assert StageValues()(sch, sch.get_block("O")) == [sch]
+        assert not sch.refused
