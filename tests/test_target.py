@@ -266,3 +266,9 @@ def test_targets_stored_by_earlier_versions_keep_their_keys():
     assert cpu.to_json()["warp_size"] == 0 and cpu.key == "cpu/haswell/4/e90d955a276c"
     gpu = Target.of("nvidia/nvidia-a100")
     assert gpu.to_json()["l2_bytes"] == 0 and gpu.key == "cuda/sm_80/b76436316bac"
+
+
+def test_lines_of_another_core_cost_what_was_measured_on_the_cpu():
+    cost = {cpu: Target.of(f"llvm -mcpu={cpu} -num-cores=2").machine_model().transfer
+            for cpu in ("znver5", "skylake-avx512")}  # fmt: skip
+    assert cost == {"znver5": 12.0, "skylake-avx512": 100.0}

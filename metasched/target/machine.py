@@ -21,6 +21,10 @@ class Level:
     ways: int = 0
 
 
+TRANSFER = 100.0
+"""Cycles of a line that another core wrote, on a machine where nobody measured them."""
+
+
 @dataclass(frozen=True, slots=True)
 class MachineModel:
     """What the cost model knows of a machine; cycles are cycles of one core.
@@ -52,7 +56,7 @@ class MachineModel:
     page: int = 4096
     pages: int = 64
     page_miss: float = 8.0
-    transfer: float = 100.0
+    transfer: float = TRANSFER
     latency: float = 4.0
     loop_step: float = 2.0
     launch: float = 5000.0
