@@ -109,3 +109,18 @@ def f(A: T.Buffer((4, 6)), B: T.Buffer((6,)), C: T.Buffer((4,))):
     check_refused(
         sch, lambda: sch.cache_values("C", "global"), "not-single-branch", "i contains more than"
     )
+
+
+def test_what_the_block_keeps_for_itself_stays() -> None:
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((6,)), B: T.Buffer((4, 6)), C: T.Buffer((4, 6))):
+    for i, j in T.grid(4, 6):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            d = T.alloc_buffer((6,))
+            d[vj] = A[vj] + 1.0
+            C[vi, vj] = B[vi, vj] * T.sqrt(d[vj])
+""")
+    sch = Schedule(func)
+    check_refused(sch, lambda: sch.cache_values("C", "global"), "no-values", "C stores no slow")

@@ -99,7 +99,8 @@ def cache_values(
 def shared_values(block: Block, least: int) -> Iterator[Expr]:
     """The largest slow values in the stores of a block that at least `least` iterations share."""
     stores = block.body.items if isinstance(block.body, SeqStmt) else (block.body,)
-    written = {r.buffer.data for r in block.writes}
+    own = (*block.alloc_buffers, *(m.buffer for m in block.match_buffers))
+    written = {b.data for b in (*own, *(r.buffer for r in block.writes))}
     sizes = {v.var: as_int(v.dom.extent) or 0 for v in block.iter_vars}
 
     def fits(value: Expr) -> bool:
