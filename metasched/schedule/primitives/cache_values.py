@@ -118,9 +118,12 @@ def shared_values(block: Block, least: int) -> Iterator[Expr]:
     for store in stores:
         if not isinstance(store, BufferStore) or store.predicate is not None:
             return
-        stack = [store.value]
+        seen, stack = set[Expr](), [store.value]
         while stack:
             value = stack.pop()
+            if value in seen:
+                continue
+            seen.add(value)
             if fits(value):
                 yield value
             elif isinstance(value, Call) and value.op.name == "if_then_else":
