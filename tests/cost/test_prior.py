@@ -127,7 +127,7 @@ def test_loading_a_prior_refuses_damaged_files(prior, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("mcpu", "names"),
     [("znver4", ["znver4"]), ("emeraldrapids", ["emeraldrapids"]),
-     ("x86-64", ["emeraldrapids", "znver4"])],
+     ("znver5", ["znver5"]), ("x86-64", ["emeraldrapids", "znver4", "znver5"])],
 )  # fmt: skip
 def test_the_priors_that_ship_fit_the_features(mcpu, names):
     paths = shipped(mcpu)
