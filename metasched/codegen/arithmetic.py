@@ -233,9 +233,7 @@ def _masked_extreme(e: Emitter, name: str, a: Val, b: Val) -> Val | None:
     puts a into the result afterwards. None for other vectors.
     """
     letter = {"float32": "s", "float64": "d"}.get(str(a.dtype))
-    wide = (
-        a.lanes * a.dtype.bits == 512 == e.module.vector_bits
-    )  # LLVM cannot split the instruction
+    wide = a.lanes * a.dtype.bits == 512 == e.module.vector_bits  # LLVM cannot split the call
     if letter is None or not wide or "avx512f" not in e.module.features:
         return None
     symbol = f"llvm.x86.avx512.{name[:3]}.p{letter}.512"

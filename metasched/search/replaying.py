@@ -111,9 +111,7 @@ class Replayer:
             for run in self._runs[space]:
                 entries = trace.entries[run.first : run.end]
                 drawn = drawn or (decisions is None and any(e.kind.sampling for e in entries))
-                if (
-                    drawn
-                ):  # a `require` that fails draws again: it needs the history of proved steps
+                if drawn:  # a `require` that fails draws again, from the history of proved steps
                     sch.state.skip_legality_checks = False
                 if run.inputs is not None and not drawn:
                     self._run(sch, entries, (space, run.first), run.inputs)

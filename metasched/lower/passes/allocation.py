@@ -59,7 +59,7 @@ def _allocate(stmt: Stmt) -> Stmt | None:
     return stmt.body if found is None else found
 
 
-Ranges: TypeAlias = "dict[Expr, tuple[int, int] | None]"
+_Ranges: TypeAlias = "dict[Expr, tuple[int, int] | None]"
 """The least and the greatest value of each variable; None for unknown values."""
 
 
@@ -75,12 +75,12 @@ class _Where:
     buffer: Buffer
     carried: frozenset[Var]
     aligned: Alignment
-    ranges: Ranges
+    ranges: _Ranges
 
 
-def _ranges(stmt: Stmt) -> Ranges:
+def _ranges(stmt: Stmt) -> _Ranges:
     """The ranges of the variables that are bound inside a statement."""
-    found: Ranges = {}
+    found: _Ranges = {}
     for node in walk_stmts(stmt):
         for var in bound_vars(node):
             extent = as_int(node.extent) if isinstance(node, For) else None
@@ -206,7 +206,7 @@ def _covers(written: _Touched | None, read: _Touched | None) -> bool:
 class _TouchedBoxes:
     """Computes the ranges of indices over the loops inside a statement."""
 
-    def __init__(self, stmt: Stmt, around: Ranges) -> None:
+    def __init__(self, stmt: Stmt, around: _Ranges) -> None:
         self.inner = _ranges(stmt)
         self.analyzer = Analyzer(_known(self.inner))
         self.around = Analyzer(_known(around))
@@ -291,7 +291,7 @@ class _TouchedBoxes:
         return _Touched({}, 0, divisor - 1)
 
 
-def _known(ranges: Ranges) -> dict[Var, tuple[int, int]]:
+def _known(ranges: _Ranges) -> dict[Var, tuple[int, int]]:
     return {v: known for v, known in ranges.items() if known and isinstance(v, Var)}
 
 
