@@ -8,7 +8,7 @@ from typing import Any
 
 from metasched.errors import TypeMismatchError, shown_at_caller
 from metasched.ir.buffer import Buffer, BufferLoad
-from metasched.ir.expr import Expr, ExprLike, Var, as_expr, mul
+from metasched.ir.expr import Expr, ExprLike, Var, add, as_expr, mul
 from metasched.ir.op import Call, Ramp
 from metasched.script.builder import WORDS, TypeWord, dtype_of, typed
 from metasched.script.words import apply_op
@@ -116,11 +116,17 @@ def _access_ptr(
     buffer: Buffer, access_mask: Any, ptr_type: Any = None, content_lanes: int = 1,
     offset: Any = 0, extent: Any = None,
 ) -> Call:  # fmt: skip
-    """access_ptr(data, offset, extent, mask); bit 1 of the mask reads, bit 2 writes."""
+    """access_ptr(data, offset, extent, mask); bit 1 of the mask reads, bit 2 writes.
+
+    `offset` counts from the first element of the buffer, which need not be the first of its memory.
+    """
     if isinstance(access_mask, str):
         access_mask = sum({"r": 1, "w": 2}[letter] for letter in access_mask)
     whole = functools.reduce(mul, buffer.shape, as_expr(1)) if extent is None else extent
-    return apply_op("access_ptr", [buffer.data, typed(offset), typed(whole), access_mask])
+    place = typed(offset)
+    if buffer.elem_offset is not None:
+        place = add(buffer.elem_offset, place)
+    return apply_op("access_ptr", [buffer.data, place, typed(whole), access_mask])
 
 
 BUFFER_METHODS: dict[str, Callable[..., Any]] = {

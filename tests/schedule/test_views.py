@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from oracle import check_refused, check_transform
 
+from metasched.errors import LowerError
 from metasched.ir.equal import structural_equal
 from metasched.ir.interp import run
 from metasched.ir.visit import blocks_of
+from metasched.runtime.build import build
+from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -72,6 +77,77 @@ def test_a_pointer_to_a_view_keeps_its_type():
     sch = Schedule(f)
     step = lambda: sch.unsafe_set_dtype("B", 0, "float16")  # noqa: E731
     check_refused(sch, step, "opaque-use", "a pointer to S is taken")
+
+
+@T.prim_func
+def row_in_loops(a: T.handle, b: T.handle):
+    A = T.match_buffer(a, (4,), offset_factor=1)
+    B = T.match_buffer(b, (4,), offset_factor=1)
+    with T.block("root"):
+        T.reads(A[0:4])
+        T.writes(B[0:4])
+        for i in range(4):
+            with T.block("copy"):
+                vi = T.axis.remap("S", [i])
+                B[vi] = A[vi]
+
+
+@T.prim_func
+def row_by_memcpy(a: T.handle, b: T.handle):
+    A = T.match_buffer(a, (4,), offset_factor=1)
+    B = T.match_buffer(b, (4,), offset_factor=1)
+    with T.block("root"):
+        T.reads(A[0:4])
+        T.writes(B[0:4])
+        T.evaluate(
+            T.call_extern("handle", "memcpy", B.access_ptr("w"), A.access_ptr("r", offset=0), 16)
+        )
+
+
+@T.prim_func
+def copied(A: T.Buffer((8, 12), "float32"), B: T.Buffer((8, 12), "float32")):
+    for i, j in T.grid(8, 12):
+        with T.block("copy"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def test_a_pointer_to_a_view_points_to_its_first_element():
+    """As TVM's tutorial on tensorize writes the call of a C function."""
+    TensorIntrin.register("test.memcpy", row_in_loops, row_by_memcpy, override=True)
+    sch = Schedule(copied)
+    _, j = sch.get_loops("copy")
+    sch.tensorize(sch.split(j, [None, 4])[1], "test.memcpy")
+    a = np.arange(96, dtype="float32").reshape(8, 12)
+    assert np.array_equal(build(sch.mod)(a), a)
+
+
+def test_a_pointer_to_a_view_without_an_offset_counts_from_the_view():
+    @T.prim_func
+    def nested(A: T.Buffer((4, 8), "float32"), B: T.Buffer((4, 8), "float32")):
+        for i in range(4):
+            with T.block("row"):
+                vi = T.axis.remap("S", [i])
+                T.reads(A[vi, 0:8])
+                T.writes(B[vi, 0:8])
+                R = T.match_buffer(A[vi, 0:8], (8,))
+                for j in range(2):
+                    with T.block("half"):
+                        vj = T.axis.remap("S", [j])
+                        T.reads(R[vj * 4 : vj * 4 + 4])
+                        T.writes(B[vi, vj * 4 : vj * 4 + 4])
+                        P = T.match_buffer(R[vj * 4 : vj * 4 + 4], (4,))
+                        Q = T.match_buffer(B[vi, vj * 4 : vj * 4 + 4], (4,))
+                        to = Q.access_ptr("w", offset=1)
+                        T.evaluate(
+                            T.call_extern("handle", "memcpy", to, P.access_ptr("r", offset=1), 12)
+                        )
+
+    a = np.arange(32, dtype="float32").reshape(4, 8)
+    assert np.array_equal(build(nested)(a), np.where(np.arange(8) % 4 == 0, 0, a))
+    plain = parse(nested.script().replace("T.access_ptr(P.data, 1, 4, 1)", "P.data"))
+    with pytest.raises(LowerError, match=r"P: `call_extern` takes .* take P.access_ptr\(...\)"):
+        build(plain)
 
 
 def test_a_view_without_dimensions_is_one_element():

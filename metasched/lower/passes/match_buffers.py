@@ -8,9 +8,9 @@ from metasched.errors import LowerError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.expr import Expr, Var, as_expr, as_int
 from metasched.ir.func import PrimFunc
-from metasched.ir.op import Ramp
+from metasched.ir.op import Call, Ramp
 from metasched.ir.stmt import Block, BufferStore, MatchBufferRegion, Stmt, evolve
-from metasched.ir.visit import map_body, substitute, transform
+from metasched.ir.visit import map_body, stmt_vars, substitute, transform
 
 
 def lower_match_buffers(func: PrimFunc) -> PrimFunc:
@@ -51,8 +51,41 @@ def _apply(block: Block, match: MatchBufferRegion) -> Block:
             return None
         return _regions(stmt, view, source, place) if isinstance(stmt, Block) else None
 
-    body = transform(block.body, on_stmt, on_expr)
+    body = _pointers(block.body, view, _start(source, region))
+    body = transform(body, on_stmt, on_expr)
     return evolve(block, body=substitute(body, _solved(view, source, region, skipped)))
+
+
+def _start(source: Buffer, region: Sequence[Range]) -> Expr:
+    """The position of the region's first element in the memory of its buffer."""
+    given = source.elem_offset
+    start: Expr = as_expr(0) if given is None else given
+    for r, stride in zip(region, source.row_major_strides(), strict=True):
+        start = start + r.min * stride
+    return start
+
+
+def _pointers(body: Stmt, view: Buffer, start: Expr) -> Stmt:
+    """Let offsets of pointers into a view without `elem_offset` count from the view's start.
+
+    The offset of a pointer into another view contains the variable `elem_offset`.
+    """
+    if view.elem_offset is not None or as_int(start) == 0 or view.data not in stmt_vars(body):
+        return body
+
+    def on_expr(expr: Expr) -> Expr | None:
+        if not isinstance(expr, Call) or view.data not in expr.args:
+            return None
+        if expr.op.name != "access_ptr":
+            raise LowerError(
+                f"match_buffer {view.name}: `{expr.op.name}` takes the pointer of its memory, which "
+                f"begins before {view.name}: take {view.name}.access_ptr(...), or declare an offset "
+                "(offset_factor=1)"
+            )
+        data, offset, *rest = expr.args
+        return Call(expr.dtype, expr.op, [data, start.astype(offset.dtype) + offset, *rest])
+
+    return transform(body, on_expr=on_expr)
 
 
 def _shift(index: Expr, start: Expr) -> Expr:
@@ -91,11 +124,7 @@ def _solved(view: Buffer, source: Buffer, region: Sequence[Range], skipped: int)
         if isinstance(mine, Var):
             values[mine] = theirs.astype(mine.dtype)
     if isinstance(view.elem_offset, Var):
-        given = source.elem_offset
-        offset: Expr = as_expr(0, view.elem_offset.dtype) if given is None else given
-        for r, stride in zip(region, strides, strict=True):
-            offset = offset + r.min * stride
-        values[view.elem_offset] = offset.astype(view.elem_offset.dtype)
+        values[view.elem_offset] = _start(source, region).astype(view.elem_offset.dtype)
     for mine, r in zip(view.shape, region[skipped:], strict=True):
         if isinstance(mine, Var):
             values[mine] = r.extent.astype(mine.dtype)
