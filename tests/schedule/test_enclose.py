@@ -264,6 +264,34 @@ def test_colours_of_pixels_are_stored_in_vectors() -> None:
     check_numbers(func, sch.mod, compiled=True)
 
 
+def test_stores_that_fill_memory_together_stay_in_their_loop_that_ends_by_its_data() -> None:
+    """A join of two sorted columns stores pairs of positions."""
+
+    @T.prim_func
+    def join(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32"), P: T.Buffer((8, 2), "int32")):
+        i = 0
+        j = 0
+        c = 0
+        while i < 8 and j < 8:
+            if A[i] < B[j]:
+                i += 1
+            elif A[i] > B[j]:
+                j += 1
+            else:
+                P[c, 0] = i
+                P[c, 1] = j
+                c += 1
+                i += 1
+                j += 1
+
+    sch = Schedule(join)
+    assert len(sch.enclose("root")) == 4
+    a, b = np.arange(0, 24, 3, "int32"), np.arange(1, 17, 2, "int32")
+    both = [[1, 1], [3, 4], [5, 7]]
+    assert build(sch.mod)(a, b).tolist() == [*both, *[[0, 0]] * 5]
+    assert build(autoschedule(join))(a, b).tolist() == [*both, *[[0, 0]] * 5]
+
+
 CONCURRENT = """
 @T.prim_func
 def f(A: T.Buffer((6, 8), "int32"), C: T.Buffer((6,), "int32")):

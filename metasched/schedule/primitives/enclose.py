@@ -99,7 +99,7 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     liberties = state.func_of(realize)[1].liberties
     steps = _with_memory(state, _narrowed(without_continue(realize.block.body)))
     apart = _with_updates(steps, Updates({}, liberties))
-    whole = transform(apart, _with_groups)
+    whole = _with_groups(apart)
     made = _blocks_outside(whole)
     if not made:
         raise state.error(
@@ -264,14 +264,20 @@ def _straight(stmt: Stmt, inside: bool = False) -> bool:
     return isinstance(stmt, _STRAIGHT) and all(_straight(s, inside) for s in stmt.stmts)
 
 
-def _with_groups(stmt: Stmt) -> Stmt | None:
-    """A sequence in which neighbouring stores that fill memory together are sequences inside."""
-    items = list(stmt.items) if isinstance(stmt, SeqStmt) else []
-    for start in range(len(items)):
-        for end in range(min(len(items), start + SHUFFLED), start + 1, -1):
-            if _fill(items[start:end]):
-                items[start:end] = [SeqStmt(tuple(items[start:end]))]
-    return SeqStmt(tuple(items)) if 1 < len(items) < len(stmt.stmts) else None
+def _with_groups(stmt: Stmt) -> Stmt:
+    """The statements outside of blocks, where neighbouring stores that fill memory together are
+    sequences inside of sequences."""
+    if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
+        return stmt
+    parts = [_with_groups(part) for part in stmt.stmts]
+    if isinstance(stmt, SeqStmt):
+        for start in range(len(parts)):
+            for end in range(min(len(parts), start + SHUFFLED), start + 1, -1):
+                if _fill(parts[start:end]):
+                    parts[start:end] = [SeqStmt(tuple(parts[start:end]))]
+        return SeqStmt(tuple(parts)) if len(parts) > 1 else parts[0]
+    same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
+    return stmt if same else stmt.rebuild(parts, stmt.exprs)
 
 
 def _fill(stmts: Sequence[Stmt]) -> bool:
