@@ -46,6 +46,10 @@ class Printed:
         """The text in the TensorIR dialect; `name` is the printed name of a function."""
         return repr(self)
 
+    def show(self) -> None:
+        """Print the script, as TVM's `show` does."""
+        print(self)  # noqa: T201  showing is what the user asked for
+
     def __str__(self) -> str:
         return self.script()
 

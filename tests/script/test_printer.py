@@ -166,6 +166,12 @@ def test_a_module_names_its_functions():
     assert printed.count("func_attr") == 1
 
 
+def test_show_prints_the_script(capsys):
+    matmul.show()
+    IRModule.of(matmul).show()
+    assert capsys.readouterr().out == f"{script(matmul)}\n{script(IRModule.of(matmul))}\n"
+
+
 def test_fragments_print_too():
     realize = next(r for r in blocks_of(matmul.body) if r.block.name == "C")
     assert script(realize).startswith('with T.block("C"):\n    vi = T.axis.spatial(64, i)')

@@ -21,7 +21,8 @@ def get_block(state: State, name: str, func_name: str | None = None) -> BlockRV:
     """
     func = func_name or state.working_func()
     if func not in state.mod.functions:
-        raise state.error("no-function", f"the module has no function {brief(func)}")
+        known = ", ".join(state.mod.functions)
+        raise state.error("no-function", f"no function {brief(func)}; there are {known}")
     found = [r for r in state.index.by_name.get(name, []) if state.func_of(r)[0] == func]
     if len(found) == 1:
         return state.new_block(found[0].block.token)
