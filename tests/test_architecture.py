@@ -56,17 +56,17 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 470, "blocks te einsum workload"),
     (
         "analysis",
-        5322,
+        5385,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
-        "added witness running cover producers binding access written guards closing block begun "
+        "foreign added witness running cover producers binding access written guards closing block begun "
         "overwritten choice reducer updates any_order commuting continues factor loops dependence "
         "moved_reads exchange reordering sequence flops sizes",
     ),
     (
         "schedule",
-        15250,
+        15275,
         "edit handles rng domain numbers selfcheck content state checks rebind "
-        "instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
+        "foreign_order instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
     ("lower", 4968, "passes.* packing table cpu pipeline"),

@@ -11,8 +11,8 @@ from typing import Any
 from metasched.codegen import openmp
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import RECORD
-from metasched.codegen.vectormath import LIBM_SYMBOLS
 from metasched.errors import BuildError, words
+from metasched.ir.op import LIBM_SYMBOLS
 
 _SERIAL_NUMBER = itertools.count()
 _LARGE = (32 << 20) - (64 << 10)  # just below the largest block by which glibc raises its limits

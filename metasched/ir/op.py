@@ -24,7 +24,8 @@ from metasched.ir.intern import make
 from metasched.registry import Registry
 
 __all__ = [
-    "HARDWARE", "OPS", "Broadcast", "Call", "Effect", "HardwareOp", "Op", "Ramp", "Shuffle",
+    "HARDWARE", "LIBM_SYMBOLS", "OPS", "Broadcast", "Call", "Effect", "HardwareOp", "Op", "Ramp",
+    "Shuffle",
     "call", "called_instruction", "effect_of", "hardware_op", "lacking", "load_intrinsics",
     "op_named",
 ]  # fmt: skip
@@ -221,7 +222,11 @@ _declare(Effect.PURE, 4, "q_multiply_shift")
 _declare(Effect.PURE, 3, "if_then_else")
 _declare(Effect.PURE, 1, "likely assume ret")
 _declare(Effect.PURE, 0, "undef vscale")
-# Foreign code: the first argument names it.
+# Foreign code: the first argument names it. Functions of the C mathematics library have no effects.
+_LIBM = """exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh
+    acosh atanh erf pow atan2 hypot fmod ldexp sqrt cbrt fabs floor ceil trunc round rint nearbyint
+    fmin fmax fdim copysign fma"""
+LIBM_SYMBOLS = frozenset(name + suffix for name in _LIBM.split() for suffix in ("", "f"))
 INSTRUCTION_CALLS = frozenset({"call_llvm_pure_intrin", "call_llvm_intrin"})
 _declare(Effect.PURE, None, "call_pure_extern call_llvm_pure_intrin")
 _declare(Effect.OPAQUE, None, "call_extern call_packed call_llvm_intrin tvm_call_intrin")

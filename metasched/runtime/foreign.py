@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from metasched.codegen.vectormath import LIBM_SYMBOLS
 from metasched.errors import TraceError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, StringImm
 from metasched.ir.func import IRModule, PrimFunc
-from metasched.ir.op import Call
+from metasched.ir.op import LIBM_SYMBOLS, Call
 from metasched.ir.stmt import Allocate, Block, BlockRealize, BufferStore, DeclBuffer, Stmt
 from metasched.ir.visit import walk, walk_exprs
 from metasched.script.printer import script

@@ -34,6 +34,7 @@ from metasched.ir.expr import Expr, Var
 from metasched.ir.intern import quick
 from metasched.ir.visit import substitute
 from metasched.registry import Registry
+from metasched.schedule.foreign_order import require_same_calls
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV
 from metasched.schedule.state import Snapshot, State, expr_rvs
 
@@ -210,7 +211,10 @@ class InstructionKind:
                 else:
                     kwargs[param.name] = value
         try:
-            return self.fn(state, *args, **kwargs)
+            result = self.fn(state, *args, **kwargs)
+            if saved is not None and state.calls_out:
+                require_same_calls(state, saved)
+            return result
         except ScheduleError as error:
             error.primitive = error.primitive or self.name
             if saved is not None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
+from metasched.analysis.foreign import calls_out
 from metasched.analysis.scope import Scope
 from metasched.analysis.sizes import size_of, sizes_of
 from metasched.arith.analyzer import Analyzer
@@ -72,17 +73,19 @@ class State:
         skip_legality_checks: whether checks marked with `checks.proof` are skipped.
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments, by name, to record in a simpler form than given.
+        calls_out: whether the module calls foreign functions, see `analysis.foreign`.
     """
 
     __slots__ = (
-        "canonical", "content", "drawn", "func_name", "mode", "primitive", "repairs", "rng",
-        "serial", "skip_legality_checks",
+        "calls_out", "canonical", "content", "drawn", "func_name", "mode", "primitive", "repairs",
+        "rng", "serial", "skip_legality_checks",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
         self.content = Content(mod, check)
         self.rng = Rng(seed)
         self.serial = _last_serial(mod)
+        self.calls_out = calls_out(mod)
         self.func_name: str | None = None
         self.primitive = ""
         self.drawn: tuple[Any, Any] | None = None

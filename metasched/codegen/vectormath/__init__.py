@@ -49,11 +49,6 @@ from metasched.ir.expr import Div, Mul
 # Functions that are a single instruction of the processor, or a short sequence.
 _NATIVE = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
            "nearbyint": "roundeven", "round": "round", "copysign": "copysign"}  # fmt: skip
-_LIBM = frozenset(
-    """exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh
-    acosh atanh erf pow atan2 hypot fmod""".split()
-)
-LIBM_SYMBOLS = frozenset(n + s for n in (*_LIBM, "ldexp") for s in ("", "f"))
 
 
 @dataclass(frozen=True, slots=True)
