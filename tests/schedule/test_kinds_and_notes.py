@@ -225,7 +225,9 @@ def test_queries() -> None:
 def test_query_refusals() -> None:
     sch = Schedule(matmul_relu, seed=0)
     check_refused(sch, lambda: sch.get_block("Q"), "no-such-block", "'Q'; there are root, C, D")
-    check_refused(sch, lambda: sch.get_block("C", "f"), "no-function", "no function 'f'; there are main")
+    check_refused(
+        sch, lambda: sch.get_block("C", "f"), "no-function", "no function 'f'; there are main"
+    )
     root = sch.get_block("root")
     check_refused(sch, lambda: sch.get_producers(root), "is-root", "is in no scope")
     check_refused(sch, lambda: sch.compute_inline("Q"), "no-such-block", "'Q'")

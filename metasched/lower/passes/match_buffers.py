@@ -78,9 +78,9 @@ def _pointers(body: Stmt, view: Buffer, start: Expr) -> Stmt:
             return None
         if expr.op.name != "access_ptr":
             raise LowerError(
-                f"match_buffer {view.name}: `{expr.op.name}` takes the pointer of its memory, which "
-                f"begins before {view.name}: take {view.name}.access_ptr(...), or declare an offset "
-                "(offset_factor=1)"
+                f"match_buffer {view.name}: `{expr.op.name}` takes the pointer of its memory, "
+                f"which begins before {view.name}: take {view.name}.access_ptr(...), or declare an "
+                "offset (offset_factor=1)"
             )
         data, offset, *rest = expr.args
         return Call(expr.dtype, expr.op, [data, start.astype(offset.dtype) + offset, *rest])
