@@ -171,13 +171,16 @@ def tile(
     return levels
 
 
-def vectors(sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int) -> None:
-    """Vectorize `width` iterations of the loop at position `lane`, and unroll all other loops."""
+def vectors(
+    sch: Schedule, loops: Sequence[LoopRV], lane: int, width: ExprRV | int, unrolled: bool = True
+) -> None:
+    """Vectorize `width` iterations of the loop at position `lane`, and unroll all other loops if
+    `unrolled`."""
     outer, inner = sch.split(loops[lane], [None, width])
     rows = [loop for position, loop in enumerate(loops) if position != lane]
     if lane != len(loops) - 1:
         sch.reorder(*rows, outer, inner)
-    for loop in (*rows, outer):
+    for loop in (*rows, outer) if unrolled else ():
         sch.unroll(loop)
     sch.vectorize(inner)
 

@@ -6,6 +6,8 @@ import pytest
 from oracle import check_refused, check_transform
 from schedule.programs import argmax, elementwise, two_outputs
 
+from metasched.ir.stmt import LetStmt
+from metasched.ir.visit import walk_stmts
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 
@@ -118,6 +120,31 @@ def test_each_element_of_a_buffer_takes_its_part_of_the_init(first):
     check_transform(before, sch)
 
 
+def test_each_output_computes_the_variables_that_it_uses():
+    before = parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 6), "int32"), S: T.Buffer((4,), "int32"), M: T.Buffer((6,), "int32"),
+      B: T.Buffer((4, 6), "int32")):
+    for i, k in T.grid(4, 6):
+        with T.block("S"):
+            vi = T.axis.opaque(4, i)
+            vk = T.axis.opaque(6, k)
+            x = A[vi, vk] * 3
+            S[vi] = S[vi] + x
+            y = x - 7
+            M[vk] = M[vk] + x
+            B[vi, vk] = y
+""")
+    sch = Schedule(before)
+    parts = [sch.get_block("S"), *sch.decompose_outputs("S")]
+    names = [[s.var.name for s in walk_stmts(sch.get(part).body) if isinstance(s, LetStmt)]
+             for part in parts]  # fmt: skip
+    assert names == [["x"], ["x"], ["x", "y"]]
+    kinds = [[v.kind.value for v in sch.get(part).iter_vars] for part in parts]
+    assert kinds == [["spatial", "opaque"], ["opaque", "spatial"], ["spatial", "spatial"]]
+    check_transform(before, sch)
+
+
 OWN = """
 for i in range(7):
     with T.block("S"):
@@ -141,6 +168,11 @@ LINES = "\n        "
             ['X = T.alloc_buffer((1,), "int32")', "X[0] = A[vi]", "B[vi] = X[0]"],
             "own-buffers",
             "has buffers of its own",
+        ),
+        (
+            ["x = A[vi]", "y = x + B[vi]", "A[vi] = 1", "B[vi] = y"],
+            "changed-variable",
+            "in block S, x of the store to B reads A, which another store changes",
         ),
     ],
 )
@@ -176,7 +208,8 @@ def test_an_init_that_no_store_updates_is_refused():
 def test_an_argmax_is_one_value():
     """The two outputs depend on each other, so decompose_outputs refuses them."""
     sch = Schedule(argmax)
-    check_refused(sch, lambda: sch.decompose_outputs("M"), "no-stores", "no sequence of stores")
+    message = "of the store to N reads M, which another store changes"
+    check_refused(sch, lambda: sch.decompose_outputs("M"), "changed-variable", message)
 
 
 def test_loops_that_cannot_be_cut():

@@ -9,8 +9,11 @@ from space.candidates import TARGET, draw
 
 import metasched as ms
 from metasched.analysis.sizes import with_sizes
+from metasched.ir.stmt import ForKind, LetStmt
+from metasched.ir.visit import blocks_of
 from metasched.kinds import default_modules
 from metasched.script import parse
+from metasched.space.default_schedule import vectors_and_threads
 from metasched.space.generate import SpaceGenerator
 
 NEAREST = """
@@ -127,3 +130,41 @@ def test_sums_of_run_time_rows_get_a_copy_for_each_row():
     for n, m in ((1, 1), (17, 16), (33, 95), (0, 4)):
         x = np.arange(n * m, dtype="float32").reshape(n, m) % 7
         np.testing.assert_array_equal(kernel(x), x - x.sum(1, keepdims=True))
+
+
+SHARED_VALUES = """
+@T.prim_func
+def sums(X: T.Buffer((64, 96)), Y: T.Buffer((64, 96)), M: T.Buffer((64,)), G: T.Buffer((96,)),
+         A: T.Buffer((96,)), Z: T.Buffer((64, 96))):
+    for j in range(96):
+        A[j] = T.float32(0)
+    for i in range(64):
+        s = T.float32(0)
+        for j in range(96):
+            h = X[i, j] - M[i]
+            g = Y[i, j] * G[j]
+            s = s + g * h
+            A[j] = A[j] + g * h * h
+        for j in range(96):
+            Z[i, j] = Y[i, j] * G[j] - s
+"""
+
+
+def test_sums_of_rows_and_columns_that_share_values_are_cut():
+    """The sums of rows get lanes across the rows, those of the columns lanes along them."""
+    func = parse(SHARED_VALUES)
+    default = ms.Schedule(func)
+    vectors_and_threads(func, TARGET).apply(default)
+    cut = [r for r in blocks_of(default.mod["main"].body) if isinstance(r.block.body, LetStmt)]
+    assert len(cut) == 2
+    for realize in cut:
+        loops = default.state.loops_above(realize)
+        assert {loop.kind for loop in loops} >= {ForKind.VECTORIZED}
+    check_numbers(func, default.mod, compiled=True)
+    generator = SpaceGenerator(default_modules(TARGET))
+    found = generator.generate(func, TARGET)
+    assert not generator.failures
+    for space in [t for t in found if "decompose_outputs" in str(t)]:
+        sch = next((s for seed in range(30) if (s := draw(func, space, seed)) is not None), None)
+        assert sch is not None, "no draw is legal"
+        check_numbers(func, sch.mod, compiled=True)

@@ -113,6 +113,25 @@ def test_grids_in_the_cache_stay_as_written() -> None:
     assert len(offered(jacobi, "B", cache=used - 1)) == 2
 
 
+def test_rows_that_are_read_once_need_no_cache() -> None:
+    """Each iteration reads another row of X: only the small results are used again."""
+    text = """
+@T.prim_func
+def sums(X: T.Buffer((90, 12), "int32"), S: T.Buffer((12,), "int32")):
+    for t in range(90):
+        for j in range(12):
+            with T.block("S"):
+                vt = T.axis.opaque(90, t)
+                vj = T.axis.spatial(12, j)
+                S[vj] = S[vj] + X[vt, vj]
+"""
+    module = TimeTiling(cache=4 * 12)
+    sch = Schedule(parse(text))
+    assert module(sch, sch.get_block("S")) == [sch]
+    again = Schedule(parse(text.replace("90, 12", "1, 12").replace("X[vt, ", "X[0, ")))
+    assert len(module(again, again.get_block("S"))) == 2
+
+
 def test_the_second_statement_offers_nothing_itself() -> None:
     assert len(offered(jacobi, "A")) == 1
 

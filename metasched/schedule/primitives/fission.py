@@ -22,12 +22,20 @@ from metasched.ir.stmt import (
     For,
     IterKind,
     IterVar,
+    LetStmt,
     SeqStmt,
     Stmt,
     evolve,
     seq,
 )
-from metasched.ir.visit import fresh_copy, substitute, walk_exprs, walk_stmts
+from metasched.ir.visit import (
+    fresh_copy,
+    loads_of,
+    stmt_vars,
+    substitute,
+    walk_exprs,
+    walk_stmts,
+)
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     proof,
@@ -121,11 +129,12 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
     place of the old block, one after the other. Each keeps the old predicate and annotations, and
     the part of the init that sets its element, or else its buffer. An iterator becomes spatial if
     instances that differ in it are now proved independent. `fission` of the loops around then gives
-    each output a loop nest of its own.
+    each output a loop nest of its own. Each block computes the variables that its store uses.
 
-    requires  a leaf block with two stores or more, one after the other, and no other statement; no
-              buffer allocated in the block and no matched buffer; no store that changes what the
-              predicate and the bindings read, or what the init of a later store reads or sets
+    requires  a leaf block with two stores or more, one after the other, and no other statement but
+              variables around; no buffer allocated in the block and no matched buffer; no store
+              that changes what the predicate and the bindings read, what a variable of another
+              store reads, or what the init of a later store reads or sets
     rewrite   for i in range(8): S(B[i] = f; C[i] = g)
               ->
               for i in range(8): S(B[i] = f); S_C(C[i] = g)
@@ -133,7 +142,8 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
     assert isinstance(block, BlockRV)
     realize = state.block(block)
     old = realize.block
-    stores = _stores(state, realize)
+    bodies = _stores(state, realize)
+    stores = [store for store, _ in bodies]
     inits = _inits(state, old, stores)
     changed = {store.buffer for store in stores[:-1]}
     for expr in realize.exprs:
@@ -147,8 +157,8 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
                 )
     parts: list[BlockRealize] = []
     names: set[str] = set()
-    for number, (store, init) in enumerate(zip(stores, inits, strict=True)):
-        made = evolve(old, body=store, init=init)
+    for number, ((store, body), init) in enumerate(zip(bodies, inits, strict=True)):
+        made = evolve(old, body=body, init=init)
         if number:
             name = state.fresh_block_name(f"{old.name}_{store.buffer.name}")
             name = f"{name}_{number}" if name in names else name
@@ -168,12 +178,14 @@ def decompose_outputs(state: State, block: BlockLike) -> list[BlockRV]:
     return [state.new_block(part.block.token) for part in parts[1:]]
 
 
-def _stores(state: State, realize: BlockRealize) -> list[BufferStore]:
-    """The stores of a block; raises where the block holds more than stores."""
+def _stores(state: State, realize: BlockRealize) -> list[tuple[BufferStore, Stmt]]:
+    """The stores of a block, each with the statement that computes its variables, too; raises where
+    the block holds more than stores and variables."""
     block = realize.block
-    stores = [s for s in block.body.stmts if isinstance(s, BufferStore)]
-    if not isinstance(block.body, SeqStmt) or len(stores) != len(block.body.items):
-        other = next((s for s in walk_stmts(block.body) if not isinstance(s, SeqStmt)), block.body)
+    found = _below(block.body, ())
+    if len(found) < 2 or not all(isinstance(store, BufferStore) for store, _ in found):
+        rest = (s for s in walk_stmts(block.body) if not isinstance(s, (SeqStmt, LetStmt)))
+        other = next((s for s in rest if not isinstance(s, BufferStore)), block.body)
         raise state.error(
             "no-stores", f"the body of block {block.name} is no sequence of stores: it holds "
             f"{describe(other)}", realize,
@@ -181,7 +193,33 @@ def _stores(state: State, realize: BlockRealize) -> list[BufferStore]:
     if block.alloc_buffers or block.match_buffers:
         text = f"block {block.name} has buffers of its own, which its parts would share"
         raise state.error("own-buffers", text, realize)
-    return stores
+    stores = [store for store, _ in found if isinstance(store, BufferStore)]
+    bodies: list[tuple[BufferStore, Stmt]] = []
+    for store, (_, values) in zip(stores, found, strict=True):
+        others = {other.buffer.data for other in stores if other is not store}
+        body: Stmt = store
+        for value in reversed(values):
+            if value.var not in stmt_vars(body):
+                continue
+            late = next((x for x in loads_of(value.value) if x.buffer.data in others), None)
+            if late is not None:
+                raise state.error(
+                    "changed-variable", f"in block {block.name}, {value.var.name} of the store to "
+                    f"{store.buffer.name} reads {late.buffer.name}, which another store changes",
+                    realize,
+                )  # fmt: skip
+            body = evolve(value, body=body)
+        bodies.append((store, body))
+    return bodies
+
+
+def _below(stmt: Stmt, values: tuple[LetStmt, ...]) -> list[tuple[Stmt, tuple[LetStmt, ...]]]:
+    """The statements of a body in order, each with the variables around it."""
+    if isinstance(stmt, LetStmt):
+        return _below(stmt.body, (*values, stmt))
+    if isinstance(stmt, SeqStmt):
+        return [found for item in stmt.items for found in _below(item, values)]
+    return [(stmt, values)]
 
 
 def _inits(state: State, block: Block, stores: list[BufferStore]) -> list[Stmt | None]:

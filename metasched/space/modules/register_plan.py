@@ -10,6 +10,7 @@ from metasched.analysis.access import accesses
 from metasched.analysis.scope import Child
 from metasched.ir.expr import Expr, as_int
 from metasched.ir.stmt import Block, IterKind
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
@@ -141,6 +142,14 @@ def woven(sch: Schedule, block: BlockRV, finish: BlockRV | None, plan: Plan) -> 
     lane, few = (there.get(last.iter_vars[n].var) for n in found)
     iters: list[Expr] = [v.var for v in node.iter_vars]
     return iters.index(few) if few in iters and lane is iters[plan.vector] else None
+
+
+def spreads(sch: Schedule, block: BlockRV, stage: BlockRV) -> bool:
+    """Whether a stage uses each result of a block for many elements, too many to unroll."""
+    node, buffer = sch.get(stage), sch.get(block).writes[0].buffer
+    used = [region for region in (*node.reads, *node.writes) if region.buffer is buffer]
+    places = frozenset().union(*(free_vars(r.min) for region in used for r in region.region))
+    return any(v.var not in places and as_int(v.dom.extent) != 1 for v in node.iter_vars)
 
 
 def columns_of(tiles: Tiles, plan: Plan) -> Sequence[ExprRV]:

@@ -45,6 +45,7 @@ from metasched.space.modules.register_plan import (
     is_stage,
     lies_apart,
     overcompute,
+    spreads,
     starter_of,
     tile_step,
     woven,
@@ -272,7 +273,7 @@ class RegisterTiling:
         levels = tile(sch, STRUCTURE if plan.form is None else plan.form.structure, parts)
         outer = sch.fuse(*levels[_PARALLEL])
         depth = 1 + len(levels[_MIDDLE])
-        self._join(sch, first, finish, levels[_MIDDLE][-1], depth, plan, width)
+        self._join(sch, block, first, finish, levels[_MIDDLE][-1], depth, plan, width)
         for panel, _ in panels if pack not in plan.ahead else ():
             if plan.form is None or pack is None or pack.rows > FEW:
                 fill(sch, panel, outer, plan, width)
@@ -292,8 +293,8 @@ class RegisterTiling:
         skip_outside(sch, block if finish is None else finish, levels[_MIDDLE])
 
     def _join(
-        self, sch: Schedule, first: BlockRV | None, finish: BlockRV | None, place: LoopRV,
-        depth: int, plan: Plan, width: ExprRV | int,
+        self, sch: Schedule, block: BlockRV, first: BlockRV | None, finish: BlockRV | None,
+        place: LoopRV, depth: int, plan: Plan, width: ExprRV | int,
     ) -> None:  # fmt: skip
         """Set and store the results of a tile at the loop `place`, the innermost of `depth`."""
         for stage, move in ((first, sch.compute_at), (finish, sch.reverse_compute_at)):
@@ -302,10 +303,10 @@ class RegisterTiling:
                 if plan.woven is not None and (found := woven_iters(sch, stage)) is not None:
                     weave(sch, sch.get_loops(stage)[depth:], *found, width)
                     continue
-                lane = stored_iter(sch, stage)
-                together = copied_together(sch, stage, lane, max(plan.widths))
-                wide = width if together >= max(plan.widths) else together
-                vectors(sch, sch.get_loops(stage)[depth:], lane, wide)
+                lane, most = stored_iter(sch, stage), max(plan.widths)
+                together = copied_together(sch, stage, lane, most)
+                wide, few = width if together >= most else together, not spreads(sch, block, stage)
+                vectors(sch, sch.get_loops(stage)[depth:], lane, wide, few)
 
     def _whole_tiles(
         self,

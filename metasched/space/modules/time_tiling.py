@@ -22,8 +22,10 @@ from metasched.analysis.block import TILED, is_leaf
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.scope import Child
 from metasched.errors import ScheduleError
+from metasched.ir.buffer import BufferRegion
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind, SeqStmt, Stmt
+from metasched.ir.visit import free_vars, substitute
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.tiling import changed, loop_handle, uniform
@@ -44,8 +46,8 @@ class TimeTiling:
 
     For an outermost serial loop whose iterations depend on each other, around nests without
     reductions. The outer loops of the nests must be independent inside a step; a nest of one loop
-    counts as one row. The buffers must be larger than the cache. Offers the tiles, and the
-    unchanged program.
+    counts as one row. What each iteration uses again must be larger than the cache. Offers the
+    tiles, and the unchanged program.
 
     Attributes:
         cores: of the machine; one core gets no waves.
@@ -81,7 +83,8 @@ class TimeTiling:
             return False
         if not all(_is_plain(child) for child in children):
             return False
-        used = {r.buffer for c in children for r in (*c.block.reads, *c.block.writes)}
+        written = {r.buffer for c in children for r in c.block.writes}
+        used = written | {r.buffer for c in children for r in c.block.reads if _again(c, r, time)}
         sizes = [[sch.state.size(n) or 0 for n in b.shape] + [b.dtype.bytes] for b in used]
         if sum(map(prod, sizes)) <= self.cache:
             return False
@@ -100,6 +103,13 @@ class TimeTiling:
             sch.parallel(time)
         for one in blocks:
             sch.annotate(one, TILED, STRUCTURE)
+
+
+def _again(child: Child, region: BufferRegion, time: For) -> bool:
+    """Whether each iteration of a loop over time reads the same elements."""
+    bindings = child.realize.bindings
+    used = (free_vars(substitute(e, bindings)) for r in region.region for e in (r.min, r.extent))
+    return all(time.var not in one for one in used)
 
 
 def _is_over_time(loop: For) -> bool:
