@@ -174,9 +174,12 @@ def unrolled_steps(stmt: Stmt, limit: int) -> int | None:
 
 def serial_loop(e: Emitter, node: For, begin: Val, end: Val) -> None:
     """Emit `for var in [begin, end)`, with a test in front of a loop that may have no iteration."""
+    known = begin.const is not None and end.const is not None
+    if known and not int(begin.const or 0) < int(end.const or 0):
+        return
     before, head = e.fresh_label("pre"), e.fresh_label("loop")
     again, done = e.fresh_label("next"), e.fresh_label("end")
-    if begin.const is not None and end.const is not None:
+    if known:
         e.branch(before)
     else:
         e.branch_if(compare(e, GT, end, begin), before, done)

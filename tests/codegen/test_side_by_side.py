@@ -39,6 +39,12 @@ def test_registers_run_in_one_loop(dtype, n):
     agree(source, integers((9,), dtype), integers((n,), dtype, 1) % 3, np.zeros(n, dtype))
 
 
+@pytest.mark.parametrize("steps", ["0", "T.max(3 - 5, 0)", "1"])
+def test_a_loop_of_no_steps_runs_no_step(steps):
+    source = CLENSHAW.format(dtype="float32", n=64).replace("range(9)", f"range({steps})")
+    agree(source, integers((9,)), integers((64,), seed=1) % 3, np.zeros(64, "float32"))
+
+
 @pytest.mark.parametrize("n", [7, 17, 70, 100])
 def test_lanes_that_fill_no_register(n):
     source = CLENSHAW.format(dtype="float32", n=n)
