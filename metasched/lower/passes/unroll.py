@@ -1,12 +1,16 @@
 """Unroll loops over register tiles, whatever unrolling the schedule asks for.
 
 A small temporary can live in registers only when every index into it is a constant: the loops that
-index it must be unrolled or vectorized. This pass unrolls them if the code stays short. If the
-scope of the temporary is not local, a loop around loops is copied at most 4 times: the inner loops
-keep the elements that they use in registers without copies.
+index it must be unrolled or vectorized. This pass unrolls them if the code stays short, and if the
+scalars or vectors that the code then uses are not many more than registers. If the scope of the
+temporary is not local, a loop around loops is copied at most 4 times: the inner loops keep the
+elements that they use in registers without copies.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
 
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Expr, Var, as_int
@@ -15,6 +19,7 @@ from metasched.ir.stmt import Allocate, BufferStore, For, ForKind, Stmt, evolve
 from metasched.ir.visit import free_vars, map_body, transform, walk, walk_stmts
 
 _TILE_BYTES = 2048  # 32 registers of 64 bytes
+_MAX_PLACES = 64  # scalars or vectors, for 32 registers
 _MAX_STEPS = 512
 _MAX_LOOPS = 4  # copies of a loop inside, which stays a loop
 
@@ -46,10 +51,12 @@ def _is_small(buffer: Buffer) -> bool:
 def _tile_loops(body: Stmt, buffer: Buffer) -> set[Var] | None:
     """The serial loops that index the tile; None if unrolling them does not make it constant."""
     loops: dict[Expr, For] = {s.var: s for s in walk_stmts(body) if isinstance(s, For)}
-    used: set[Expr] = set()
-    for node in walk(body):
-        if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is buffer:
-            used |= free_vars(node.indices[0])
+    indices = [
+        node.indices[0]
+        for node in walk(body)
+        if isinstance(node, (BufferLoad, BufferStore)) and node.buffer is buffer
+    ]
+    used = frozenset[Expr]().union(*map(free_vars, indices))
     chosen: set[Var] = set()
     for var in used:
         loop = loops.get(var)
@@ -59,11 +66,19 @@ def _tile_loops(body: Stmt, buffer: Buffer) -> set[Var] | None:
             chosen.add(loop.var)
         elif loop.kind is ForKind.PARALLEL:
             return None
+    if any(_places(index, loops) > _MAX_PLACES for index in indices):
+        return None
     if any(_steps(loops[v], chosen) > _MAX_STEPS for v in chosen):
         return None
     if buffer.scope != "local" and any(_loops(loops[v], chosen) > _MAX_LOOPS for v in chosen):
         return None
     return chosen
+
+
+def _places(index: Expr, loops: Mapping[Expr, For]) -> int:
+    """The scalars or vectors that an access touches after unrolling the loops in its index."""
+    around = [loops[v] for v in free_vars(index) if v in loops]
+    return prod(as_int(n.extent) or 1 for n in around if n.kind is not ForKind.VECTORIZED)
 
 
 def _steps(stmt: Stmt, chosen: set[Var]) -> int:
