@@ -69,7 +69,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "foreign_order instruction constraint codec tvm_trace trace intrinsics ways primitives.* legal repeated "
         "schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout analysis",
     ),
-    ("lower", 4968, "passes.* packing table cpu pipeline"),
+    ("lower", 5022, "passes.* packing table cpu pipeline"),
     (
         "codegen",
         6416,

@@ -31,6 +31,7 @@ from metasched.ir.expr import Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockToken, BufferStore, For, ForKind, IterKind, While
 from metasched.ir.visit import free_vars, substitute, walk_stmts
+from metasched.lower.passes.even_lanes import counts_together
 from metasched.lower.passes.turned_rows import MOST_BYTES, row_span
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
@@ -61,7 +62,8 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
     Gives the loop and this memory. There need be no memory if several statements share the loop and
     lanes walk along memory, which the statements then load once. The accesses of other memory are
     contiguous, or reach at most `SHUFFLED` elements apart, or one element for all lanes; or each
-    lane walks along memory. Or lanes lie in rows, with which the iterations compute much.
+    lane walks along memory. Or lanes lie in rows, with which the iterations compute much. Where a
+    loop inside grows from lane to lane, as in a triangle, no lane walks.
     """
     for loop in reversed(child.loops):
         under = scope.under(loop)
@@ -70,10 +72,26 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
             if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
         ]  # fmt: skip
         together = len(under) > 1 and any(has_walks(c.block) for c in under)
+        ragged = any(loop.var in free_vars(e) for n in _inside(under, loop) for e in n.exprs)
+        if ragged and not _grows(under, loop):
+            continue
         rows = in_rows(under, loop) or turns_rows(scope, under, loop, private)
-        if (private or together or rows) and _fits(scope, loop, under, private, rows):
+        rows = rows and not ragged
+        if not (private or together or rows or ragged):
+            continue
+        if _fits(scope, loop, under, private, rows, walking=not ragged):
             return loop, private
     return None
+
+
+def _inside(under: Sequence[Child], loop: For) -> list[For]:
+    """The loops inside a loop."""
+    return [n for c in under for n in c.loops[c.loops.index(loop) + 1 :]]
+
+
+def _grows(under: Sequence[Child], loop: For) -> bool:
+    """Whether the lanes of a loop can count the steps of the loops inside together."""
+    return all(counts_together(n, {loop.var}, loop.var) for n in _inside(under, loop))
 
 
 def in_rows(under: Sequence[Child], loop: For) -> bool:
@@ -298,7 +316,9 @@ def _part(sch: Schedule, scope: Scope, child: Child, depth: int, func: str | Non
     sch.fission(sch.get_loops(sch.get_block(child.block.name, func))[depth], parts)
 
 
-def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer], rows: bool) -> bool:
+def _fits(
+    scope: Scope, loop: For, under: list[Child], private: list[Buffer], rows: bool, walking: bool
+) -> bool:
     if loop.kind is not ForKind.SERIAL or loop.annotations:
         return False
     if any(_elements(b) > COPIES for b in private):
@@ -307,28 +327,26 @@ def _fits(scope: Scope, loop: For, under: list[Child], private: list[Buffer], ro
         return False
     stored = False
     for child in under:
-        inner = child.loops[child.loops.index(loop) + 1 :]
         if is_leaf(child.block) is not None or child.branches:
-            return False
-        if any(loop.var in free_vars(e) for n in inner for e in n.exprs):
             return False
         if any(isinstance(s, While) for s in walk_stmts(child.block.body)):
             return False
-        if not rows and not _near(child, loop, private):
+        if not rows and not _near(child, loop, private, walking):
             return False
         memory = {*private, *child.block.alloc_buffers}
         stored = stored or any(a.is_write and a.buffer not in memory for a in accesses(child.block))
     return stored and carried_dependence(loop, scope) is None
 
 
-def _near(child: Child, loop: For, private: Sequence[Buffer]) -> bool:
-    """Whether the accesses of other memory than `private` are vectors along a loop, or walk."""
+def _near(child: Child, loop: For, private: Sequence[Buffer], walking: bool = True) -> bool:
+    """Whether the accesses of other memory than `private` are vectors along a loop, or walk, if
+    they may."""
     for access in accesses(child.block):
         if access.buffer in private or access.buffer in child.block.alloc_buffers:
             continue
         move = stride_of(access, child, loop)
         near = move is not None and (1 if access.is_write else -1) <= move <= SHUFFLED
-        if not near and not (walks(access, child, loop) and _in_order(child)):
+        if not near and not (walking and walks(access, child, loop) and _in_order(child)):
             return False
     return True
 

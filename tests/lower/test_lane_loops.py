@@ -163,3 +163,34 @@ def main(X: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
     b = np.zeros(8, "int32")
     kernel(np.array([1, 2, 7, 2000000000, 0, 1500000001, 5, 4], "int32"), b)
     assert b.tolist() == [1, 0, 1, 0, 0, 1, 0, 1]
+
+
+TRIANGLE = """
+@T.prim_func
+def main(A: T.Buffer((8, 160), "float32"), B: T.Buffer((8, 40), "float32")):
+    for c in range(8):
+        for i in {loop}(40):
+            B[c, i] = 0.5
+            for k in range({begin}, {begin} + {length}):
+                {body}
+"""
+SUM = "B[c, i] = B[c, i] + A[c, k] * A[c, k + i]"
+NESTED = f"if k % 3 != 1:\n                    for j in range(i + k, 2 * i + 7):\n{' ' * 24}" + (
+    "B[c, i] = B[c, i] * 0.5 + A[c, j]"
+)
+
+
+@pytest.mark.parametrize("body", [SUM, NESTED], ids=["sum", "nested"])
+@pytest.mark.parametrize("begin", ["0", "2"])
+@pytest.mark.parametrize(
+    ("length", "shared"),
+    [("i", True), ("i + 9", True), ("40 - i", True), ("21 - i", True), ("2 * i - 7", True),
+     ("(i // 3)", False), ("i * i // 40", False), ("T.min(i, 9)", False)],
+)  # fmt: skip
+def test_lanes_of_a_triangle_count_together(length, shared, begin, body):
+    """The lanes of an even triangle have no counters; some lanes may have no steps at all."""
+    text = TRIANGLE.replace("{body}", body).replace("{begin}", begin).replace("{length}", length)
+    serial, lanes = (parse(text.replace("{loop}", f"T.{k}")) for k in ("serial", "vectorized"))
+    lowered = ms.lower(lanes).script()
+    assert ("any_lane" not in lowered) == (shared and body is SUM)
+    check_numbers(serial, ms.IRModule.of(lanes), compiled=True)

@@ -12,6 +12,7 @@ from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import For, ForKind, While
 from metasched.ir.visit import walk_stmts
 from metasched.kinds import default_modules, default_trace
+from metasched.lower.pipeline import lower
 from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
@@ -353,6 +354,41 @@ def test_iterations_that_do_not_fit_lanes_stay_apart(func: PrimFunc) -> None:
     default_trace(func, TARGET).apply(sch)
     assert not _lanes(sch)
     check_numbers(func, sch.mod, compiled=True)
+
+
+@T.prim_func
+def lags(X: T.Buffer((3, 200)), R: T.Buffer((3, 64))):
+    for c, l in T.grid(3, 64):
+        R[c, l] = 0.0
+        for n in range(200 - l):
+            R[c, l] += X[c, n] * X[c, n + l]
+
+
+@T.prim_func
+def later(X: T.Buffer((3, 100)), R: T.Buffer((3, 64))):
+    for c, i in T.grid(3, 64):
+        s = T.float32(0)
+        for k in range(i + 1):
+            s += X[c, k] * X[c, i]
+        R[c, i] = s
+
+
+@T.prim_func
+def rows_of_a_triangle(A: T.Buffer((64, 64)), x: T.Buffer((64,)), y: T.Buffer((64,))):
+    for i in range(64):
+        y[i] = 0.0
+        for k in range(i + 1):
+            y[i] += A[i, k] * x[k]
+
+
+@pytest.mark.parametrize("func", [lags, later, rows_of_a_triangle])
+def test_sums_of_an_even_triangle_run_in_lanes(func: PrimFunc) -> None:
+    """An autocorrelation: lane l adds up one term less than lane l - 1."""
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    assert _lanes(sch) and "any_lane" not in lower(sch.func, TARGET).script()
+    check_numbers(func, sch.mod, compiled=True)
+    check_numbers(func, autoschedule(func, TARGET).mod, compiled=True)
 
 
 @T.prim_func

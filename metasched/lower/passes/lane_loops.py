@@ -16,6 +16,7 @@ becomes, with a copy of n and a mask for each lane,
     for j in T.vectorized(16): B[j] = n[j]
 
 A `for` whose ends differ between the lanes, and a break or a continue, are loops of this kind, too.
+Where lanes can count the steps of a `for` together (see `even_lanes`), they do.
 The steps of a lane stay in their order, and a lane that is switched off loads and stores nothing
 (SPMD on SIMD, Pharr and Mark 2012). The condition stands before the body, as in the loop of one
 lane: then both round in the same way where LLVM fuses products and sums.
@@ -25,12 +26,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.dtype import BOOL, INT64, DType
-from metasched.ir.expr import FALSE, And, Expr, IntImm, Not, Select, Var, as_expr, as_int
+from metasched.ir.expr import (
+    FALSE,
+    And,
+    Expr,
+    IntImm,
+    Not,
+    Select,
+    Var,
+    as_expr,
+    as_int,
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import Call, Effect, Ramp, call
 from metasched.ir.stmt import (
@@ -50,7 +62,6 @@ from metasched.ir.stmt import (
     seq,
 )
 from metasched.ir.visit import (
-    free_vars,
     jumps,
     map_body,
     reads_memory,
@@ -60,6 +71,7 @@ from metasched.ir.visit import (
     walk_exprs,
     walk_stmts,
 )
+from metasched.lower.passes.even_lanes import differs, in_step
 
 MOST_LANES = 64
 """The most lanes of a vectorized loop that holds a loop of lanes."""
@@ -114,24 +126,17 @@ def _varying(loop: For) -> set[Expr]:
     while size < len(found):
         size = len(found)
         for stmt in walk_stmts(loop.body):
-            if isinstance(stmt, LetStmt) and _differs(stmt.value, found):
+            if isinstance(stmt, LetStmt) and differs(stmt.value, found):
                 found.add(stmt.var)
-            if isinstance(stmt, For) and (
-                _differs(stmt.min, found) or _differs(stmt.extent, found)
-            ):
+            if isinstance(stmt, For) and (differs(stmt.min, found) or differs(stmt.extent, found)):
                 found.add(stmt.var)
     return found
-
-
-def _differs(expr: Expr, varying: set[Expr]) -> bool:
-    loads = (x.buffer.data for x in walk_exprs(expr) if isinstance(x, BufferLoad))
-    return not varying.isdisjoint(free_vars(expr)) or not varying.isdisjoint(loads)
 
 
 def _of_lanes(stmt: Stmt, varying: set[Expr]) -> bool:
     """Whether a statement is a loop that lanes may leave at different times."""
     if isinstance(stmt, For):
-        return _differs(stmt.min, varying) or _differs(stmt.extent, varying) or jumps(stmt.body)
+        return differs(stmt.min, varying) or differs(stmt.extent, varying) or jumps(stmt.body)
     return isinstance(stmt, While)
 
 
@@ -140,7 +145,8 @@ def _vectorized(stmt: Stmt) -> Stmt | None:
         return None
     if not holds_lane_loop(stmt):
         return None
-    return _Lanes(stmt).whole()
+    together = evolve(stmt, body=transform(stmt.body, partial(in_step, stmt, _varying(stmt))))
+    return _Lanes(together).whole() if holds_lane_loop(together) else together
 
 
 @dataclass
@@ -292,7 +298,7 @@ class _Lanes:
 
     def let(self, stmt: LetStmt, mask: Buffer | None) -> Stmt:
         """A value that lanes keep in memory, since several loops use it."""
-        if not _differs(stmt.value, self.varying) and not reads_memory(stmt.value):
+        if not differs(stmt.value, self.varying) and not reads_memory(stmt.value):
             return LetStmt(stmt.var, self.moved(stmt.value), self.body(stmt.body, mask))
         kept = self.memory(stmt.var.name, stmt.var.dtype)
         on = None if mask is None else self.at(mask)
@@ -373,7 +379,7 @@ class _Lanes:
     def iterations(self, loop: For, mask: Buffer | None) -> Stmt:
         """A `for` with jumps, or with ends that differ between the lanes."""
         loaded = mask is not None and (reads_memory(loop.min) or reads_memory(loop.extent))
-        if not loaded and not any(_differs(e, self.varying) for e in (loop.min, loop.extent)):
+        if not loaded and not any(differs(e, self.varying) for e in (loop.min, loop.extent)):
             ends = {"min": self.moved(loop.min), "extent": self.moved(loop.extent)}
             if not jumps(loop.body):
                 self.loops.append(_Masks(mask, []))
