@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from metasched.errors import ParseError, TypeMismatchError
+from metasched.ir.buffer import Buffer
 from metasched.ir.describe import INFIX
 from metasched.ir.dtype import DType, promote
 from metasched.ir.expr import (
@@ -40,6 +41,7 @@ from metasched.ir.expr import (
     cast,
 )
 from metasched.ir.op import OPS, Broadcast, Call, Ramp, Shuffle
+from metasched.script.diagnostics import RefusedOperand
 from metasched.script.words import (
     ALIASES,
     FUNCTIONS,
@@ -99,6 +101,12 @@ class Weak(NamedTuple):
     chosen: bool = False  # the value is one of the numbers
 
 
+def of_elements(buffer: Buffer) -> str:
+    """The hint for a buffer in the place of a number."""
+    slices = ", ".join(":" for _ in buffer.shape)
+    return f"give an index for each dimension, or write {buffer.name}[{slices}] for all elements"
+
+
 def typed(value: ExprLike | Weak, dtype: DType | None = None) -> Expr:
     """`value` as an expression; a Python number gets the type `dtype` if the type can hold it.
 
@@ -115,7 +123,10 @@ def typed(value: ExprLike | Weak, dtype: DType | None = None) -> Expr:
     if isinstance(value, str):
         return StringImm(value)
     if not isinstance(value, (bool, int, float)):
-        raise TypeMismatchError(f"{type(value).__name__} is not an expression")
+        text = f"{type(value).__name__} is not an expression"
+        if isinstance(value, Buffer):
+            raise RefusedOperand(text, of_elements(value))
+        raise TypeMismatchError(text)
     if dtype is None or dtype.is_handle:
         wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31
         return as_expr(value, "int64" if wide else None)

@@ -8,7 +8,15 @@ import linecache
 from dataclasses import dataclass
 from types import FunctionType
 
-from metasched.errors import QUOTED, ParseError
+from metasched.errors import QUOTED, ParseError, TypeMismatchError
+
+
+class RefusedOperand(TypeMismatchError):
+    """An operand or operator without meaning where it stands; `hint` says what to write."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(f"{message}; {hint}")
+        self.message, self.hint = message, hint
 
 
 @dataclass(frozen=True)

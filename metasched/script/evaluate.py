@@ -38,12 +38,12 @@ from metasched.ir.op import OPS
 from metasched.script import builder
 from metasched.script.buffers import BUFFER_DATA, BUFFER_METHODS, BufferWord
 from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, Weak, infix, typed
-from metasched.script.diagnostics import Source
+from metasched.script.diagnostics import RefusedOperand, Source
 from metasched.script.hints import EXPRESSIONS, index_hint, name_hint
 from metasched.script.indexing import Indexing, Slice
 from metasched.script.literals import as_arguments, combined, is_weak, is_word, literals, signed
 from metasched.script.macro import Macro, expanding
-from metasched.script.operators import RefusedOperator, arithmetic, inverted, operation
+from metasched.script.operators import arithmetic, inverted, operation
 from metasched.script.plain import PYTHON, Raised, Stored, describe
 from metasched.script.sections import Section
 from metasched.script.words import OPERATOR_CALLS, OPERATORS, apply_op
@@ -116,7 +116,7 @@ class Evaluator(Indexing):
             if error.line is not None:
                 raise
             self.fail(node, str(error))
-        except RefusedOperator as error:
+        except RefusedOperand as error:
             self.fail(node, error.message, error.hint)
         except Raised as error:
             raise self.source.error(node, str(error)) from error.__cause__

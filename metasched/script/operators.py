@@ -24,17 +24,10 @@ from metasched.ir.expr import (
 )
 from metasched.ir.operators import MEANING, in_users_code
 from metasched.script.builder import infix, pair, shifted
+from metasched.script.diagnostics import RefusedOperand
 from metasched.script.words import apply_op
 
 _LARGEST_POWER = 16
-
-
-class RefusedOperator(TypeMismatchError):
-    """An operator that has no meaning between these types; `hint` says what to write."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(f"{message}; {hint}")
-        self.message, self.hint = message, hint
 
 
 def arithmetic(kind: type[BinaryOp], a: ExprLike, b: ExprLike) -> Expr:
@@ -42,11 +35,11 @@ def arithmetic(kind: type[BinaryOp], a: ExprLike, b: ExprLike) -> Expr:
     x, y = pair(a, b)
     operand = x.dtype
     if kind is Div and operand.is_int:
-        raise RefusedOperator(f"/ of {operand} is a fraction in Python and no {operand}",
+        raise RefusedOperand(f"/ of {operand} is a fraction in Python and no {operand}",
                               "write a // b to round down, T.truncdiv(a, b) to cut off, or "
                               "T.float32(a) / b")  # fmt: skip
     if issubclass(kind, Arithmetic) and operand.is_bool:
-        raise RefusedOperator(f"{INFIX[kind][0]} of two bools", "write T.int32(a) for a number, or "
+        raise RefusedOperand(f"{INFIX[kind][0]} of two bools", "write T.int32(a) for a number, or "
                               "&, | and ^ between conditions")  # fmt: skip
     return kind(x, y)  # type: ignore[no-any-return]
 
@@ -77,7 +70,7 @@ def inverted(value: Expr) -> Expr:
 def _require_bits(name: str, *operands: Expr) -> None:
     for each in operands:
         if not (each.dtype.is_int or each.dtype.is_bool):
-            raise RefusedOperator(f"{name} needs integers, not {each.dtype}",
+            raise RefusedOperand(f"{name} needs integers, not {each.dtype}",
                                   "convert, as T.int32(x), or read the bits by "
                                   "T.reinterpret('int32', x)")  # fmt: skip
 
@@ -86,7 +79,7 @@ def _power(x: Expr, y: Expr) -> Expr:
     """An integer to a constant power, as products."""
     times = as_int(y)
     if times is None or not 0 <= times <= _LARGEST_POWER or x.dtype.is_bool:
-        raise RefusedOperator(f"the power of an integer is a number from 0 to {_LARGEST_POWER}",
+        raise RefusedOperand(f"the power of an integer is a number from 0 to {_LARGEST_POWER}",
                               "convert to floating point: T.float32(x) ** y")  # fmt: skip
     result: Expr = as_expr(1, x.dtype) if times == 0 else x
     for _ in range(times - 1):

@@ -22,7 +22,15 @@ from metasched.ir.dtype import DType
 from metasched.ir.expr import Expr, IntImm
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.script.buffers import BufferWord
-from metasched.script.builder import WORDS, MetaVar, Namespace, StatementWord, TypeWord
+from metasched.script.builder import (
+    WORDS,
+    MetaVar,
+    Namespace,
+    StatementWord,
+    TypeWord,
+    of_elements,
+)
+from metasched.script.diagnostics import RefusedOperand
 from metasched.script.sections import Section
 from metasched.script.words import PYTHON_WORDS
 
@@ -112,7 +120,9 @@ class Stored:
             if isinstance(a, str) and isinstance(b, str) and isinstance(op, (ast.Eq, ast.NotEq)):
                 return str.__eq__(a, b) is isinstance(op, ast.Eq)
             what = f"{describe(a)} and {describe(b)}"
-            raise ValueError(f"operator {type(op).__name__} has no meaning on {what}")
+            text = f"operator {type(op).__name__} has no meaning on {what}"
+            buffer = next((x for x in (a, b) if isinstance(x, Buffer)), None)
+            raise ValueError(text) if buffer is None else RefusedOperand(text, of_elements(buffer))
         if isinstance(op, (ast.Pow, ast.LShift)) and isinstance(a, int) and isinstance(b, int):
             bits = a.bit_length() * b if isinstance(op, ast.Pow) else a.bit_length() + b
             if bits > _LIMIT:

@@ -53,6 +53,8 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("A[0.5, 0] = 1", 1, "A[0.5, 0]", "an index is an integer, not float32"),
     ("A[0, 0] = A[0, 0:i]", 1, "A[0, 0:i]", "a slice is a vector of 1 to 64 elements of the last"),
     ("T.evaluate(A)", 1, "T.evaluate(A)", "Buffer is not an expression"),
+    ("A[:, 0] = A", 1, "A", "hint: give an index for each dimension, or write A[:, :] for all"),
+    ("A[0, 0] = 2 * A", 1, "2 * A", "hint: give an index for each dimension, or write A[:, :]"),
     ("A[0, 0] = T.exp(1.0, 2.0)", 1, "T.exp(1.0, 2.0)", "exp takes 1 arguments, not 2"),
     ("A[0, 0] = T.int8(300)", 1, "T.int8(300)", "300 does not fit in int8"),
     ("A[0, 0] = T.float32(1e39)", 1, "T.float32(1e39)",
