@@ -37,7 +37,7 @@ from metasched.ir.visit import reads_memory, walk_exprs
 if TYPE_CHECKING:
     from metasched.arith.analyzer import Analyzer
 
-_DECIDED = 500
+_DECIDED = 250
 """The most nodes, as a tree, of a choice whose sides are simplified under its condition: choices in
 each other may share parts in a number of ways that is exponential in their depth."""
 
