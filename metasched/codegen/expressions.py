@@ -108,11 +108,18 @@ def _not(e: Emitter, node: Not) -> Val:
     return negate(e, e.value(node.a))
 
 
+def is_cut(node: Expr) -> bool:
+    """Whether an expression cuts a float to an integer that may be an index."""
+    if not isinstance(node, Cast) or not node.value.dtype.is_float:
+        return False
+    return node.dtype.is_int and node.dtype.bits >= 32
+
+
 def _cast(e: Emitter, node: Cast) -> Val:
     """Emit a cast. What is cut to an index is rounded after each operation, as in NumPy: two places
     that compute the index, one with fused operations, would disagree near whole numbers."""
     dtype, around = node.dtype.scalar, e.unfused
-    e.unfused |= dtype.is_int and dtype.bits >= 32 and node.value.dtype.is_float
+    e.unfused |= is_cut(node)
     value = clamped_cast(e, node) or load_halves(e, node)
     result = convert(e, e.value(node.value), dtype) if value is None else value
     e.unfused = around

@@ -9,7 +9,7 @@ from metasched.codegen.arithmetic import binary, convert, negate
 from metasched.codegen.chunks import Chunk, emit_chunk
 from metasched.codegen.columns import stores_of_columns
 from metasched.codegen.emit import Emitter
-from metasched.codegen.expressions import flat_index
+from metasched.codegen.expressions import flat_index, is_cut
 from metasched.codegen.interleaved import together
 from metasched.codegen.loops import emit_for
 from metasched.codegen.memory import store, store_together
@@ -22,7 +22,7 @@ from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.describe import show_expr
 from metasched.ir.dtype import HANDLE, INT64
-from metasched.ir.expr import Expr, IntImm, Max, Mul
+from metasched.ir.expr import Expr, IntImm, Max, Mul, Var
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Allocate,
@@ -43,6 +43,7 @@ from metasched.ir.stmt import (
     Stmt,
     While,
 )  # fmt: skip
+from metasched.ir.visit import free_vars, walk_exprs, walk_stmts
 from metasched.lower.passes.tiles import TILES
 
 _STACK_BUFFER = 64 << 10
@@ -79,7 +80,10 @@ def _evaluate(e: Emitter, node: Evaluate) -> None:
 
 
 def _let(e: Emitter, node: LetStmt) -> None:
+    around = e.unfused
+    e.unfused |= node.var.dtype.is_float and _is_cut(node.body, node.var)
     value = e.value(node.value)
+    e.unfused = around
     if node.var.dtype.is_handle:
         e.pointers[node.var] = value
         e.known_memory.clear()
@@ -88,6 +92,19 @@ def _let(e: Emitter, node: LetStmt) -> None:
         return
     with e.bound(node.var, value):
         e.statement(node.body)
+
+
+def _is_cut(body: Stmt, var: Var) -> bool:
+    """Whether a variable of a float, or one computed from it, is cut to an index: it is rounded as
+    such a value is where no variable stands for it (see `expressions`)."""
+    names = {var}
+    for stmt in walk_stmts(body):
+        if isinstance(stmt, LetStmt) and not names.isdisjoint(free_vars(stmt.value)):
+            names |= {stmt.var} if stmt.var.dtype.is_float else set()
+        for node in (x for e in stmt.exprs for x in walk_exprs(e)):
+            if is_cut(node) and not names.isdisjoint(free_vars(node)):
+                return True
+    return False
 
 
 def _if(e: Emitter, node: IfThenElse) -> None:

@@ -146,3 +146,23 @@ def main(A: T.Buffer((512,), "float32"), D: T.Buffer((512,), "float32"),
     out = np.zeros(len(a), np.int32)
     assert call(build(source.format(loop=loop)), a, d, out) == 0
     assert out.tolist() == [1] * len(a)
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+def test_a_variable_that_is_cut_to_an_index_is_the_one_of_numpy(loop):
+    """As the place of a pixel in a rotated image, and its distance from the next pixel."""
+    source = """
+@T.prim_func
+def main(A: T.Buffer((512,), "float32"), D: T.Buffer((512,), "float32"),
+         B: T.Buffer((512,), "int32"), W: T.Buffer((512,), "float32")):
+    for i in T.{loop}(512):
+        x: T.float32 = A[i] * T.float32(0.7) - D[i]
+        y: T.float32 = x + T.float32(1)
+        B[i] = T.Cast("int32", T.floor(y))
+        W[i] = y - T.floor(y)
+"""
+    count = np.arange(1, 513, dtype=np.float32)
+    a, d = count * 10, count * 7 - 1
+    out, apart = np.zeros(len(a), np.int32), np.zeros(len(a), np.float32)
+    assert call(build(source.format(loop=loop)), a, d, out, apart) == 0
+    assert out.tolist() == [2] * len(a) and not apart.any()
