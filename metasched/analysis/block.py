@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from metasched.analysis.access import exact_accesses, injective_block, one_value, updates_in_place
+from metasched.analysis.access import (
+    accesses,
+    exact_accesses,
+    injective_block,
+    one_value,
+    updates_in_place,
+)
 from metasched.analysis.binding import affine_binding as affine_binding
 from metasched.analysis.binding import trivial_binding as trivial_binding
 from metasched.analysis.failure import Failure
@@ -27,7 +33,7 @@ from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, evolve, fact
-from metasched.ir.visit import free_vars, walk_stmts
+from metasched.ir.visit import free_vars, reads_memory, walk_stmts
 
 
 def is_spatial_only(block: Block) -> Failure | None:
@@ -353,6 +359,14 @@ def needs_multi_level_tiling(scope: Scope, token: BlockToken) -> Failure | None:
     return has_reuse(child.block) or trivial_binding(child)
 
 
+def _scatters(block: Block) -> bool:
+    """Whether each step of a reduction updates results that memory names, as S[K[i], j] for each i:
+    no register holds a result from one step to the next."""
+    steps = {v.var for v in block.iter_vars if not v.is_spatial and as_int(v.dom.extent) != 1}
+    places = [i for a in accesses(block) if a.is_write for i in a.indices if reads_memory(i)]
+    return any(steps <= free_vars(i) for i in places)
+
+
 @fact
 def has_reuse(block: Block) -> Failure | None:
     """Whether a block reuses data, whatever loops are above it (`needs_multi_level_tiling`)."""
@@ -368,6 +382,8 @@ def has_reuse(block: Block) -> Failure | None:
         return no("not-tileable", "must write one buffer and read at least one")
     if is_spatial_only(block) is None:
         return no("no-reduction", "has only spatial iterators, so nothing is reused")
+    if _scatters(block):
+        return no("scattered", "updates results that memory names anew at each step")
     buffers = [r.buffer for r in inputs(block)]
     if len(set(map(id, buffers))) != len(buffers):
         return no("repeated-read", "reads one buffer in two ways")

@@ -35,6 +35,7 @@ from metasched.analysis.failure import Failure
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, IterKind, evolve, frozen
 from metasched.ir.visit import transform
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -593,6 +594,27 @@ def test_reads_that_cannot_be_tiled() -> None:
     scope = scope_of(f)
     failure = needs_multi_level_tiling(scope, scope.realizes[0].token)
     refused(failure, "repeated-read", "block B reads one buffer in two ways")
+
+
+@pytest.mark.parametrize(("kept", "slug"), [("vk", "scattered"), ("vi", None)])
+def test_results_that_memory_names_at_each_step_are_not_tiled(kept: str, slug: str | None) -> None:
+    """No register holds S[K[k], j] from one k to the next; one holds S[K[i], j] for all k."""
+    func = parse(f"""
+@T.prim_func
+def f(K: T.Buffer((8,), "int32"), V: T.Buffer((8, 8)), S: T.Buffer((8, 8))):
+    for i, j, k in T.grid(8, 8, 8):
+        with T.block("S"):
+            vi = T.axis.spatial(8, i)
+            vj = T.axis.spatial(8, j)
+            vk = T.axis.opaque(8, k)
+            S[K[{kept}], vj] = S[K[{kept}], vj] + V[vk, vj]
+""")
+    assert isinstance(func, PrimFunc)
+    scope = scope_of(func)
+    failure = needs_multi_level_tiling(scope, scope.realizes[0].token)
+    assert (None if failure is None else failure.slug) == slug
+    if failure is not None:
+        refused(failure, "scattered", "block S updates results that memory names anew at each step")
 
 
 def test_a_buffer_read_at_two_places_is_reused() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from space.candidates import TARGET, draw
 
+from metasched.autoschedule import autoschedule
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
@@ -145,3 +146,27 @@ def f(X: T.Buffer((20000,), "float32"), H: T.Buffer((256,), "int32")):
     _, found = spaces(text)
     copied = [s.as_python() for s in found if "privatize_update" in steps(s)]
     assert sorted("interleave" in text for text in copied) == [False, True]
+
+
+def test_sums_of_groups_get_no_tiles():
+    """The row changes at each step, so no register holds a sum, and a core's share of a row is
+    short: the cores would wait for lines that they share."""
+    func = parse("""
+@T.prim_func
+def f(K: T.Buffer((3000,), "int32"), V: T.Buffer((3000, 64)), S: T.Buffer((50, 64))):
+    for i in range(3000):
+        for c in range(64):
+            S[K[i], c] = S[K[i], c] + V[i, c]
+""")
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert found and not any("SSRRS" in str(t) or "SSRSRS" in str(t) for t in found)
+    rng = np.random.default_rng(0)
+    rows, values = rng.integers(0, 50, 3000, np.int32), rng.standard_normal((3000, 64), np.float32)
+    sch = autoschedule(func, TARGET)
+    loops = [s for s in walk_stmts(sch.mod["main"].body) if isinstance(s, For)]
+    assert any(loop.kind is ForKind.VECTORIZED for loop in loops)
+    assert not any(loop.kind is ForKind.PARALLEL for loop in loops)
+    got, expected = np.zeros((2, 50, 64), np.float32)
+    build(sch.mod)(rows, values, got)
+    np.add.at(expected, rows, values)
+    assert np.allclose(got, expected, atol=1e-4)
