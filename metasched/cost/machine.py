@@ -322,7 +322,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     depth = _depth(nest)
     fold = _fold(nest, depth)
     width = (fold or 1) * prod(max(x.extent, 1) for x in order[:depth] if x.kind == "vectorized")
-    vectors = -(-width // lanes)  # instructions that one vector statement takes
+    vectors = _instructions(width, lanes)  # that one vector statement takes
     points = nest.products[depth] * (fold or 1) / width  # executions of that statement
     written = nest.moves[0]
     scans = fold > 0 and written.steps[depth] is not None
@@ -449,7 +449,13 @@ def _registers(access: Footprint, order: list[Loop], depth: int, lanes: int) -> 
     apart = any(x.index in clamped for x in order[:depth] if x.kind != "vectorized")
     if shortest >= width and not apart:  # otherwise vectors overlap in part, which saves nothing
         count = min(count, distinct)
-    return max(count, 1.0) * -(-width // lanes)
+    return max(count, 1.0) * _instructions(width, lanes)
+
+
+def _instructions(width: int, lanes: int) -> int:
+    """The instructions for a vector of `width` elements: LLVM divides what is left beside whole
+    registers into powers of two, as 15 elements into 8, 4, 2 and 1."""
+    return width // lanes + (width % lanes).bit_count()
 
 
 def _splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool:

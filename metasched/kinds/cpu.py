@@ -52,6 +52,7 @@ from metasched.space.modules.row_blocks import FuseRowBlocks
 from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
+from metasched.space.modules.scatter_to_gather import ScatterToGather
 from metasched.space.modules.separate_windows import SeparateWindows
 from metasched.space.modules.stage_values import StageValues
 from metasched.space.modules.step_blocks import StepBlocks
@@ -71,12 +72,10 @@ from metasched.target import Target, cpu_of
 def cpu_modules(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
-    The order carries meaning: distribution comes first, because tiling needs a nest for each block;
-    whole iterations in lanes are offered for what it left together; zeros between inputs are
-    stepped over before inlining hides their stage, and slow values of sums get stages after it;
-    iterators are joined before inlining, whose results have the indices of their consumers;
-    inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
-    keeps stages that neighbours share; fusing and staging fill tiles; the loop kinds come last.
+    The order carries meaning: tiling needs a nest for each block, which distribution gives; windows
+    are gathered before, as it gives sums buffers of their own, and in the nests that it separated;
+    zeros between inputs are stepped over before inlining hides their stage; inlining gives tiling
+    fewer blocks, but overlapped tiling keeps stages that neighbours share; loop kinds come last.
     """
     cpu = cpu_of(target)
     bits, cores = cpu.vector_bits, cpu.num_cores
@@ -85,7 +84,9 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
     return (
         ApplyCustomRule(target),
         EncloseStatements(),
+        ScatterToGather(),
         LoopDistribution(),
+        ScatterToGather(),
         StepBlocks(),
         WholeIterations(bits),
         TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),

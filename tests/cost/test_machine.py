@@ -88,6 +88,25 @@ def test_a_vector_of_two_lanes_wastes_six_of_eight():
     assert machine(program(tj=(1, 2, 16, 2)))["block.waste"] == 4.0
 
 
+@pytest.mark.parametrize(("lanes", "instructions"), [(15, 4), (16, 2)])
+def test_what_is_left_beside_whole_registers_takes_powers_of_two(lanes, instructions):
+    """Fifteen elements are vectors of 8, 4 and 2 and a scalar; sixteen are two registers."""
+
+    @T.prim_func
+    def product(
+        A: T.Buffer((4, 64), "float32"), B: T.Buffer((64, lanes), "float32"),
+        C: T.Buffer((4, lanes), "float32"),
+    ):  # fmt: skip
+        for k in T.serial(64):
+            for i in T.unroll(4):
+                for j in T.vectorized(lanes):
+                    with T.block("C"):
+                        vk, vi, vj = T.axis.remap("RSS", [k, i, j])
+                        C[vi, vj] += A[vi, vk] * B[vk, vj]
+
+    assert round(2 ** machine(product)["block.size"] - 1) == 4 * instructions
+
+
 def test_tasks_and_cores():
     assert machine(program())["cores"] == 1.0 and machine(program())["tasks"] == 0.0
     uneven = machine(program(ti=(1, 16, 1, 4)))

@@ -212,3 +212,23 @@ def test_an_update_with_another_branch_is_refused():
     sch = Schedule(parse(TESTED.format("vi < 3", "else: B[vi, vj] = 0")))
     loop = sch.get_loops("B")[1]
     check_refused(sch, lambda: sch.cache_update(loop, "local"), "no-update", "is no store to an")
+
+
+WINDOWS = """
+@T.prim_func
+def f(A: T.Buffer((6,), "int32"), B: T.Buffer((11,), "int32")):
+    for i, j, k in T.grid(6, 2, 3):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            vk = T.axis.opaque(3, k)
+            if 2 * vi + vj - 1 >= 0{}:
+                B[2 * vi + vj - 1] = B[2 * vi + vj - 1] * 3 + A[vi] + vk
+"""
+
+
+def test_a_copy_of_places_that_a_condition_keeps_inside_the_buffer():
+    func = parse(WINDOWS.format(""))
+    sch = Schedule(func, check=True)
+    sch.cache_update(sch.get_loops("B")[0], "local")
+    assert "B_local = T.alloc_buffer((11,)" in sch.mod.script()
+    check_transform(func, sch)

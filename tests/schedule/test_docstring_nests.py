@@ -302,6 +302,12 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         lambda s: s.right_looking(s.get_loops("U")[0]),
     ),
     "merge": (STAGES, lambda s: s.merge(*s.get_loops("B"), *s.get_loops("C"))),
+    "narrow_loop": (
+        program(nest("i:8 j:8", "S", "B[vi, vj] = A[vi, vj]"), A="8, 8", B="8, 8").replace(
+            "            B[", "            T.where(i <= j and j < i + 3)\n            B["
+        ),
+        lambda s: s.narrow_loop(s.get_loops("S")[1]),
+    ),
     "overcompute_box": (TRIANGLE, lambda s: s.overcompute_box("B")),
     "partition_at": (
         program(nest("k:8 i:8", "S", "A[vk, vi] = A[vi, vk]"), A="8, 8"),

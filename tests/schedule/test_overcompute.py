@@ -182,6 +182,45 @@ def test_a_function_or_a_condition_clamps_only_loads_that_may_leave_their_buffer
     check_transform(chain, shorter)
 
 
+BANDED = """
+@T.prim_func
+def f(A: T.Buffer((7,), "float32"), D: T.Buffer((7,), "float32")):
+    C = T.alloc_buffer((7,), "float32")
+    for i in range(7):
+        with T.block("first"):
+            vi = T.axis.spatial(7, i)
+            C[vi] = 0.0
+    for i, k in T.grid(7, 3):
+        with T.block("C"):
+            vi = T.axis.spatial(7, i)
+            vk = T.axis.opaque(3, k)
+            if 1 <= vi + vk{}:
+                C[vi] = C[vi] + A[{}]
+    for i in range(7):
+        with T.block("D"):
+            vi = T.axis.spatial(7, i)
+            D[vi] = C[vi]
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "index", "clamped"),
+    [
+        (" and vi + vk < 8", "vi + vk - 1", False),
+        ("", "T.min(vi + vk, 7) - 1", False),
+        ("", "vi", True),
+    ],
+)
+def test_a_condition_around_the_body_keeps_loads_inside(more, index, clamped):
+    func = parse(BANDED.format(more, index))
+    sch = Schedule(func)
+    sch.overcompute("first", [4])
+    sch.overcompute("C", [4, 1])
+    update = sch.script().partition('with T.block("C"):')[2].partition('with T.block("D")')[0]
+    assert ("T.min(vi, 6)" in update) == clamped
+    check_transform(func, sch)
+
+
 def test_overcompute_leaves_multiples_of_the_tile_unchanged():
     sch = Schedule(matmul)
     before = sch.mod

@@ -63,6 +63,15 @@ def wavefront(A: T.Buffer((6, 7), "int32")):
 
 
 @T.prim_func
+def band(A: T.Buffer((6, 7), "int32"), B: T.Buffer((6, 7), "int32")):
+    for i, j in T.grid(6, 7):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.where(i <= j and j < i + 3)
+            B[vi, vj] = A[vi, vj] * 2
+
+
+@T.prim_func
 def by_turns(A: T.Buffer((6,), "int32"), C: T.Buffer((6,), "int32")):
     B = T.alloc_buffer((1,), "int32")
     for i in range(6):
@@ -458,6 +467,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "reorder": (matmul, lambda s: s.reorder(*reversed(s.get_loops("C")))),
     "right_looking": (solved, lambda s: s.right_looking(s.get_loops("update")[0])),
     "skew": (wavefront, skewed_rows),
+    "narrow_loop": (band, lambda s: s.parallel(s.narrow_loop(s.get_loops("B")[1]))),
     "delay": (two_steps, one_behind),
     "enclose": (plain_loops, lambda s: s.enclose("root")),
     "skip_unused": (triangle_product, of_square),

@@ -133,3 +133,21 @@ def test_annotations_are_not_lost() -> None:
     sch.annotate(sch.get_block("row"), "note", 1)
     message = r"(?s)row has annotations, which would be lost: note.*unannotate"
     check_refused(sch, lambda: sch.unblockize("row"), "annotated-block", message)
+
+
+def test_indices_over_other_loops_are_simplified() -> None:
+    """A band below a skewed loop: its places are the loops themselves."""
+
+    @T.prim_func
+    def windows(X: T.Buffer((9,), "int32"), Y: T.Buffer((11,), "int32")):
+        for i, k in T.grid(9, 3):
+            with T.block("Y"):
+                vi, vk = T.axis.remap("SS", [i, k])
+                Y[vi + vk] = X[vi] + vk
+
+    sch = Schedule(windows)
+    i, k = sch.get_loops("Y")
+    sch.skew(i, k, 1)
+    sch.unblockize("Y")
+    assert "Y[k_skewed] = X[i] + (k_skewed - i)" in sch.script()
+    check_transform(windows, sch)

@@ -37,6 +37,7 @@ from metasched.schedule.primitives.keep_in_result import keep_in_result
 from metasched.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from metasched.schedule.primitives.loop_partition import loop_partition
 from metasched.schedule.primitives.merge import merge
+from metasched.schedule.primitives.narrow_loop import narrow_loop
 from metasched.schedule.primitives.overcompute import overcompute
 from metasched.schedule.primitives.overcompute_box import overcompute_box
 from metasched.schedule.primitives.pad_einsum import pad_einsum
@@ -112,6 +113,7 @@ class Methods:
     fuse = recorded(fuse)
     reorder = recorded(reorder)
     skew = recorded(skew)
+    narrow_loop = recorded(narrow_loop)
     delay = recorded(delay)
     enclose = recorded(enclose)
     add_unit_loop = recorded(add_unit_loop)

@@ -232,6 +232,11 @@ def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> _
         if extent is None:
             raise _no_box(state, child, index)
         start = known.simplify(_as_expr(low, index))
+        first, count, whole = as_int(start), as_int(extent), as_int(size)
+        if None not in (first, count, whole):  # stores stay inside, perhaps by a condition
+            assert first is not None and count is not None and whole is not None
+            start = as_expr(max(first, 0), start.dtype)
+            extent = as_expr(max(min(first + count, whole) - max(first, 0), 0), extent.dtype)
         if not (known.prove(start >= 0) and known.prove(start + extent <= size)):
             raise state.error(
                 "leaves-buffer", f"the copy of {store.buffer.name} is not proved to stay in the "

@@ -72,8 +72,9 @@ def overcompute(state: State, block: BlockLike, multiples: Sequence[int | Expr])
 
     Tiles then divide evenly and need no conditions. The written buffer grows by the extra results,
     which no other block reads. Where an extra read would leave its buffer, the iterator is clamped
-    to its last value. Loops and block keep their handles. An iterator whose extent is already a
-    multiple is not changed. An extent that is known at run time only is rounded up at run time.
+    to its last value, unless a condition around the body keeps the read inside. Loops and block
+    keep their handles. An iterator whose extent is already a multiple is not changed. An extent
+    that is known at run time only is rounded up at run time.
 
     requires  a block in a stage pipeline, whose inputs later blocks may overwrite, alone below
               loops that are its iterators; complete, a reduction, or without init and with no index
@@ -294,6 +295,8 @@ def _rewritten(
         for v in old.iter_vars if v.var in grown
     }  # fmt: skip
     an = Analyzer({v.var: v.dom for v in iters})
+    if old.init is None:
+        an = _where_conditions_hold(old.body, an)
 
     def index(value: Expr, size: Expr) -> Expr:
         return value if _fits(value, size, an) else substitute(value, held)
@@ -327,6 +330,16 @@ def _rewritten(
     new = evolve(old, iter_vars=iters, body=body, init=init)
     reads, writes = block_access_regions(new)
     return evolve(new, reads=reads, writes=writes)
+
+
+def _where_conditions_hold(body: Stmt, an: Analyzer) -> Analyzer:
+    """What is known where a block reads other memory: the conditions around all of its body hold.
+
+    Where such a condition keeps loads inside of their buffers, they need no clamp.
+    """
+    while isinstance(body, IfThenElse) and body.orelse is None and not loads_of(body.condition):
+        an, body = an.assume(body.condition), body.then
+    return an
 
 
 def _all_clamped(old: Block, place: BufferStore, grown: Mapping[Expr, Expr], an: Analyzer) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from metasched.analysis.closing import closed_body
-from metasched.ir.expr import TRUE
-from metasched.ir.stmt import Allocate, Block, BlockRealize, IfThenElse, Stmt, evolve
+from metasched.arith.analyzer import Analyzer
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.expr import TRUE, Expr, Var
+from metasched.ir.stmt import Allocate, Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
 from metasched.ir.visit import sized_buffers, substitute, substitute_buffers, transform
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
 
@@ -35,7 +38,7 @@ def unblockize(state: State, block: BlockRV | str) -> None:
         raise state.error(slug, f"{realize.block.name} {text}", realize, hint=hint)
     around = state.scope_block(realize)
     assert around is not None
-    plain = _statements(realize)
+    plain = _statements(realize, Analyzer(ranges_of(state.loops_above(realize))))
     body = transform(around.body, lambda s: plain if s is realize else None)
     state.commit(edit.replace(around, evolve(around, body=closed_body(body))))
 
@@ -59,12 +62,30 @@ def obstacle(block: Block) -> tuple[str, str, str] | None:
     return None
 
 
-def _statements(realize: BlockRealize) -> Stmt:
-    """The statements of a block over the variables around the block."""
+def _statements(realize: BlockRealize, known: Analyzer) -> Stmt:
+    """The statements of a block over the variables around the block; indices over loops that differ
+    from the iterators are simplified."""
     block = realize.block
     sized = sized_buffers(block, realize.bindings)
     body = substitute_buffers(block.body, sized) if sized else block.body
     for buffer in reversed(block.alloc_buffers):
         body = Allocate(sized.get(buffer, buffer), body)
     body = substitute(body, realize.bindings) if block.iter_vars else body
+    if not all(isinstance(value, Var) for value in realize.iter_values):
+        body = _simplified(body, known)
     return body if realize.predicate is TRUE else IfThenElse(realize.predicate, body)
+
+
+def _simplified(stmt: Stmt, known: Analyzer) -> Stmt:
+    def on_stmt(node: Stmt) -> Stmt | None:
+        if isinstance(node, BufferStore):
+            return evolve(node, indices=tuple(map(known.simplify, node.indices)))
+        return None
+
+    def on_expr(node: Expr) -> Expr | None:
+        if isinstance(node, BufferLoad):
+            indices = tuple(map(known.simplify, node.indices))
+            return BufferLoad(node.buffer, indices, node.predicate)
+        return None
+
+    return transform(stmt, on_stmt, on_expr)
