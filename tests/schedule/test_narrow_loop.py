@@ -31,6 +31,15 @@ def falling(A: T.Buffer((9, 12), "int32"), B: T.Buffer((9, 12), "int32")):
 
 
 @T.prim_func
+def widened(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9, 9), "int32")):
+    for i, j in T.grid(9, 9):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.where(T.int64(i) <= T.int64(j) and T.int64(j) < T.int64(i) + T.int64(3))
+            B[vi, vj] = A[vi, vj] + 1
+
+
+@T.prim_func
 def prefix(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9, 9), "int32")):
     for i, j in T.grid(9, 9):
         with T.block("B"):
@@ -105,6 +114,7 @@ def windows(X: T.Buffer((9,), "float32"), W: T.Buffer((3,), "float32"),
     [
         (band, 3, "1 <= i + j_narrow and i + j_narrow < 10"),
         (falling, 4, "i <= j_narrow + 2"),
+        (widened, 3, 'T.Cast("int64", i) + T.Cast("int64", j_narrow) < T.int64(9)'),
         (prefix, 4, ""),
     ],
 )

@@ -72,10 +72,10 @@ def narrow_loop(state: State, loop: LoopRV) -> LoopRV:
     var = state.fresh_var(f"{node.var.name}_narrow", node.var.dtype)
     new = For(var, as_expr(0, var.dtype), as_expr(found.length, var.dtype), node.kind, node.body)
     ranges = ranges_of([*above, new])
-    value = Analyzer(ranges).simplify(found.low + var)
-    inside = logical_and(value >= node.min, value < node.min + node.extent)
-    guard = Analyzer(ranges).simplify(inside)
-    body = rebind(node.body, {node.var: value}, ranges, guard)
+    at = Analyzer(ranges).simplify(found.low + var.astype(found.low.dtype))
+    inside = logical_and(at >= node.min, at < node.min + node.extent)
+    guard = Analyzer(ranges).simplify(inside)  # in the wider type; the value then fits the loop's
+    body = rebind(node.body, {node.var: at.astype(var.dtype)}, ranges, guard)
     state.commit(edit.replace(node, evolve(new, body=body)))
     return state.new_loop(var)
 
