@@ -7,7 +7,7 @@ import pytest
 from oracle import check_numbers, check_transform
 
 import metasched as ms
-from metasched.ir.func import PrimFunc
+from metasched.ir.func import IRModule, PrimFunc
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.modules.enclose_statements import EncloseStatements
@@ -151,6 +151,48 @@ def test_strided_results_are_summed_side_by_side() -> None:
 def test_other_blocks_are_left_alone(text: str) -> None:
     func, (sch,) = gathered(text)
     assert len(sch.trace.entries) <= 4
+
+
+def test_each_function_of_a_module() -> None:
+    module = IRModule({name: parse(POLYNOMIAL.replace(" f(", f" {name}(")) for name in "fg"})
+    sch = Schedule(module)
+    for name, block in (("f", "C"), ("g", "C_1")):
+        (sch,) = EncloseStatements()(sch, sch.get_block("root", name))
+        (sch,) = ScatterToGather()(sch, sch.get_block(block, name))
+        assert "T.grid(13, 5)" in sch.mod[name].script()
+        assert not sch.refused
+
+
+ROWS = """
+@T.prim_func
+def f(A: T.Buffer((4, 9), "float32"), B: T.Buffer((5,), "float32"),
+      C: T.Buffer((4, 13), "float32"), D: T.Buffer((4,), "float32")):
+    for r in range(4):
+        with T.block("row"):
+            vr = T.axis.spatial(4, r)
+            D[vr] = 1.0
+            {}
+            for i, j in T.grid(9, 5):
+                with T.block("C"):
+                    vi = T.axis.opaque(9, i)
+                    vj = T.axis.opaque(5, j)
+                    C[vr, vi + vj] = C[vr, vi + vj] + A[vr, vi] * B[vj]
+"""
+
+
+def test_windows_inside_of_a_block() -> None:
+    func = parse(ROWS.format(""))
+    sch = Schedule(func)
+    found = ScatterToGather()(sch, sch.get_block("C"))
+    assert len(found) == 1 and "T.grid(13, 5)" in found[0].script()
+    check_transform(func, found[0])
+
+
+def test_other_statements_on_the_result_are_told_apart() -> None:
+    sch = Schedule(parse(ROWS.format("C[vr, 0] = C[vr, 0] * 2.0")))
+    assert ScatterToGather()(sch, sch.get_block("C")) == [sch]
+    (refused,) = sch.refused
+    assert refused.reason == "read-outside" and "in row read C, too" in str(refused)
 
 
 def test_a_transposed_convolution_is_tiled() -> None:

@@ -28,6 +28,7 @@ from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import Block
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import undo_to
@@ -126,11 +127,11 @@ def _windows(child: Child) -> list[_Window]:
 
 def _steps(index: Expr, at: Mapping[Expr, int]) -> dict[int, int] | None:
     """The step of each loop, by its position, along an index; None for an index that is no sum of
-    loops."""
-    terms = linear(index).terms
-    if not terms.keys() <= at.keys():
+    loops and of what stays in all of them."""
+    moving = {a: step for a, step in linear(index).terms.items() if free_vars(a) & at.keys()}
+    if not moving.keys() <= at.keys():
         return None
-    return {at[v]: step for v, step in terms.items()}
+    return {at[v]: step for v, step in moving.items()}
 
 
 def _meet(a: int, b: int, size_a: int, size_b: int) -> bool:
@@ -181,16 +182,29 @@ def _gathered(block: BlockRV, windows: Sequence[_Window], sch: Schedule) -> None
         if _parts(w, sizes)[w.moved] < _parts(w, sizes)[w.kept]:
             sch.narrow_loop(terms[min(w.kept, w.moved)])
     count = len(order)
-    around = sch.state.scope_block(sch.state.block(block))
-    assert around is not None
-    sch.unblockize(block)
-    (made,) = sch.enclose(sch.get_block(around.name))
+    made = _renewed(sch, block)
     if not all(v.is_spatial for v in sch.get(made).iter_vars[:count]):
         what = f"elements that {realize.block.name} updates are those of several places"
         raise ScheduleError("scatter_to_gather", "places-meet", what)
     steps = {w.dim: w.step for w in windows if w.step > 1}
     if steps and _divides(sch.get(made), steps):
         _side_by_side(sch, made, steps)
+
+
+def _renewed(sch: Schedule, block: BlockRV) -> BlockRV:
+    """The statement of a block in a block whose iterators are the loops around."""
+    realize = sch.state.block(block)
+    around, buffer = sch.state.scope_block(realize), realize.block.writes[0].buffer
+    assert around is not None
+    several = len(sch.mod.functions) > 1
+    parent = sch.get_block(around.name, sch.state.func_of(realize)[0] if several else None)
+    sch.unblockize(block)
+    enclosed = sch.enclose(parent)
+    found = [b for b in enclosed if any(r.buffer is buffer for r in sch.get(b).reads)]
+    if len(found) != 1:
+        what = f"statements outside of blocks in {around.name} read {buffer.name}, too"
+        raise ScheduleError("scatter_to_gather", "read-outside", what)
+    return found[0]
 
 
 def _divides(block: Block, steps: Mapping[int, int]) -> bool:
