@@ -72,36 +72,15 @@ from metasched.target import Target, cpu_of
 def cpu_modules(target: Target) -> tuple[Module, ...]:
     """Register blocks for what reuses data, vector lanes for reductions, rows kept in the cache.
 
-    The order carries meaning: tiling needs a nest for each block, which distribution gives; windows
-    are gathered before, as it gives sums buffers of their own, and in the nests that it separated;
-    zeros between inputs are stepped over before inlining hides their stage; inlining gives tiling
-    fewer blocks, but overlapped tiling keeps stages that neighbours share; loop kinds come last.
+    The order carries meaning: what prepares programs comes first (`_preparing`); fusing and
+    staging fill tiles; the loop kinds come last.
     """
     cpu = cpu_of(target)
     bits, cores = cpu.vector_bits, cpu.num_cores
     blocks = RegisterTiling(bits, cpu.vector_registers, cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     rows = FuseRowBlocks(cpu.num_cores, max(cpu.l2_bytes, 1 << 18))
     return (
-        ApplyCustomRule(target),
-        EncloseStatements(),
-        ScatterToGather(),
-        LoopDistribution(),
-        ScatterToGather(),
-        StepBlocks(),
-        WholeIterations(bits),
-        TimeTiling(cpu.num_cores, max(cpu.l2_bytes, 1 << 18)),
-        RowElimination(cpu.num_cores),
-        BlockedElimination(bits, cpu.vector_registers, cpu.num_cores),
-        StepOverZeros(),
-        JoinIterators(),
-        InlineConstantScalars(),
-        OverlappedTiling(bits),
-        AutoInline(),
-        StageValues(),
-        CutDigits(),
-        SeparateWindows(),
-        RollingUpdate(rows),
-        rows,
+        *_preparing(target, rows),
         NarrowOperands(),
         ZeroPoints(),
         MatrixForm(bits),
@@ -128,6 +107,43 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
         TileTransposition(bits),
         PrefetchRows(),
         ParallelVectorizeUnroll(target.num_cores, vector_bits=bits),
+    )
+
+
+def _preparing(target: Target, rows: FuseRowBlocks) -> tuple[Module, ...]:
+    """What gives programs the nests and stages that are tiled then.
+
+    Distribution comes first, because tiling needs a nest for each block; windows are gathered
+    before it, because it gives sums buffers of their own, and after it, in the nests that it
+    separated; whole iterations in lanes are offered for what it left together; zeros between inputs
+    are stepped over before inlining hides their stage, and slow values of sums get stages after it;
+    iterators are joined before inlining, whose results have the indices of their consumers;
+    inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
+    keeps stages that neighbours share.
+    """
+    cpu = cpu_of(target)
+    bits, cores = cpu.vector_bits, cpu.num_cores
+    return (
+        ApplyCustomRule(target),
+        EncloseStatements(),
+        ScatterToGather(),
+        LoopDistribution(),
+        ScatterToGather(),
+        StepBlocks(),
+        WholeIterations(bits),
+        TimeTiling(cores, max(cpu.l2_bytes, 1 << 18)),
+        RowElimination(cores),
+        BlockedElimination(bits, cpu.vector_registers, cores),
+        StepOverZeros(),
+        JoinIterators(),
+        InlineConstantScalars(),
+        OverlappedTiling(bits),
+        AutoInline(),
+        StageValues(),
+        CutDigits(),
+        SeparateWindows(),
+        RollingUpdate(rows),
+        rows,
     )
 
 
