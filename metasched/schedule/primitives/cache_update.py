@@ -60,9 +60,10 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
               between; a block without init and predicate, whose body is one store, perhaps under
               an `if`, to an element that its value reads; indices of this element that are loops,
               or sums of loops with constant extents, which below `loop` fill a box of one size
-              within the buffer, or part of a box if the other indices decide the ends of a loop
-              that is an index; other loads of the buffer from outside of the box; a buffer without
-              strides
+              within the buffer, or a box with constant ends that reaches beyond, if a condition
+              keeps the stores within, or part of a box if the other indices decide the ends of a
+              loop that is an index; other loads of the buffer from outside of the box; a buffer
+              without strides
     rewrite   for k: for i in range(4): B(X[i] = X[i] + A[i, k])
               ->
               for ax0 in range(4): X_local(X_local[ax0] = X[ax0])
@@ -233,10 +234,10 @@ def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> _
             raise _no_box(state, child, index)
         start = known.simplify(_as_expr(low, index))
         first, count, whole = as_int(start), as_int(extent), as_int(size)
-        if None not in (first, count, whole):  # stores stay inside, perhaps by a condition
-            assert first is not None and count is not None and whole is not None
-            start = as_expr(max(first, 0), start.dtype)
-            extent = as_expr(max(min(first + count, whole) - max(first, 0), 0), extent.dtype)
+        if first is not None and count is not None and whole is not None:
+            first, end = max(first, 0), min(first + count, whole)  # conditions keep stores inside
+            start = as_expr(first, start.dtype)
+            extent = as_expr(max(end - first, 0), extent.dtype)
         if not (known.prove(start >= 0) and known.prove(start + extent <= size)):
             raise state.error(
                 "leaves-buffer", f"the copy of {store.buffer.name} is not proved to stay in the "
