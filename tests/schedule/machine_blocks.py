@@ -111,7 +111,7 @@ def ragged_tile(p: Player) -> None:
         loops = p.sch.get_loops(p.sch.get_child_blocks(part)[0])
         if p.number(4):
             p.sch.reorder(loops[-1], loops[-2])
-            p.sch.cache_update(loops[-1], "local")
+            p.sch.cache_update(loops[-1], "local", beyond=not p.number(2))
 
 
 def cut_and_join(p: Player) -> None:

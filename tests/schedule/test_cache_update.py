@@ -232,3 +232,56 @@ def test_a_copy_of_places_that_a_condition_keeps_inside_the_buffer():
     sch.cache_update(sch.get_loops("B")[0], "local")
     assert "B_local = T.alloc_buffer((11,)" in sch.mod.script()
     check_transform(func, sch)
+
+
+BOTH_SIDES = """
+@T.prim_func
+def f(A: T.Buffer((6,), "int32"), B: T.Buffer((4, 10), "int32")):
+    for r, i, j, k in T.grid(4, 6, 2, 3):
+        with T.block("B"):
+            vr, vi, vj = T.axis.remap("SSS", [r, i, j])
+            vk = T.axis.opaque(3, k)
+            if {}:
+                B[vr, 2 * vi + vj - 1] = B[vr, 2 * vi + vj - 1] * 3 + A[{}] + vk
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ("1 <= vj + vi * 2 and 2 * vi + vj < 11", None),
+        ("1 <= vj + vi * 2 and 2 * vi + vj < 11 and A[vi] > 4", "if A[vi] > 4:"),
+        ("2 * vi + vj >= 1 and vi < 5", "if vi < 5:"),
+        ("2 * vi + vj >= 1 and (vj < 1 or vi != 5)", "if vj < 1 or vi != 5:"),
+    ],
+)
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_copy_beyond_the_buffer(condition, left, level):
+    func = parse(BOTH_SIDES.format(condition, "vi"))
+    sch = Schedule(func, check=True)
+    made = sch.cache_update(sch.get_loops("B")[level], "global", beyond=True)
+    assert "B_global = T.alloc_buffer((4, 12)" in sch.script()
+    body = sch.script()
+    update = body[body.index('block("B")') : body.index('block("B_global_back")')]
+    assert (left is None) == ("if " not in update) and (left or "B_global[") in update
+    for copy in made:
+        sch.parallel(sch.get_loops(copy)[0])
+    check_transform(func, sch)
+
+
+def test_a_copy_of_a_part_of_the_buffer_holds_the_part_alone():
+    text = BOTH_SIDES.replace("(4, 10)", "(4, 40)").replace("vj - 1]", "vj + 7]")
+    func = parse(text.format("vi < 5", "vi"))
+    sch = Schedule(func, check=True)
+    sch.cache_update(sch.get_loops("B")[0], "global", beyond=True)
+    assert "B_global = T.alloc_buffer((4, 12)" in sch.script()
+    check_transform(func, sch)
+
+
+def test_a_condition_that_keeps_reads_inside_stays():
+    condition = "1 <= vj + vi * 2 and 2 * vi + vj < 11"
+    sch = Schedule(parse(BOTH_SIDES.format(condition, "(2 * vi + vj - 1) * 2 // 4")))
+    loop = sch.get_loops("B")[0]
+    message = r"(?s)B may leave A at .*without `beyond`, the conditions stay"
+    step = lambda: sch.cache_update(loop, "global", beyond=True)  # noqa: E731
+    check_refused(sch, step, "leaves-buffer", message)

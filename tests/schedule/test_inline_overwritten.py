@@ -193,3 +193,61 @@ def f(A: T.Buffer((4,), "int32"), B: T.Buffer((4, 2), "int32")):
     with pytest.raises(Exception, match=r"compute_inline"):
         sch.compute_inline("first")
     assert "first" in sch.mod.script()
+
+
+COPIED = """
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32"), D: T.Buffer((10,), "int32")):
+    for i in range({many}):
+        with T.block("first"):
+            vi = T.axis.spatial({many}, i)
+            C[vi] = A[vi] * 2
+    for i in range(10):
+        with T.block("there"):
+            vi = T.axis.spatial(10, i)
+            D[vi] = T.if_then_else({holds}, C[vi - 1] + C[7 - (vi - 1)], 5)
+    for i in range(10):
+        with T.block("back"):
+            vi = T.axis.spatial(10, i)
+            if {kept}:
+                C[{to}] = D[vi] + 1
+"""
+
+
+def copied(many: str = "8", holds: str = "1 <= vi and vi < 9", kept: str = "1 <= vi and vi < 9",
+           to: str = "vi - 1") -> str:  # fmt: skip
+    return COPIED.format(many=many, holds=holds, kept=kept, to=to)
+
+
+@pytest.mark.parametrize("kept", ["1 <= vi and vi < 9", "vi - 1 >= 0 and vi - 1 <= 7"])
+def test_a_reader_in_loops_of_its_own_may_load_any_element(kept: str) -> None:
+    func = parse(copied(kept=kept))
+    sch = Schedule(func)
+    sch.compute_inline("first")
+    assert "C[vi - 1] +" not in sch.script() and "A[7 - (vi - 1)]" in sch.script()
+    check_transform(func, sch)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "message"),
+    [
+        (copied(many="7"), "region-cover", "block there reads C.* not proved to be written before"),
+        (copied(kept="1 <= vi and vi < 8"), "output-block", "the block first writes an output"),
+        (copied(kept="1 <= vi and vi < 9 and A[0] > 0"), "output-block", "first writes an output"),
+        (copied(to="8 - vi"), "output-block", "first writes an output"),
+        (copied().replace("D[vi] + 1", "C[8 - vi]"), "output-block", "first writes an output"),
+    ],
+)  # fmt: skip
+def test_other_readers_and_conditions_are_refused(text: str, reason: str, message: str) -> None:
+    sch = Schedule(parse(text))
+    check_refused(sch, lambda: sch.compute_inline("first"), reason, message)
+
+
+def test_a_choice_between_equal_values_is_the_value() -> None:
+    func = parse(
+        copied().replace("A[vi] * 2", "5").replace("C[vi - 1] + C[7 - (vi - 1)]", "C[vi - 1]")
+    )
+    sch = Schedule(func)
+    sch.compute_inline("first")
+    assert "D[vi] = 5" in sch.script()
+    check_transform(func, sch)

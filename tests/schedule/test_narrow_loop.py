@@ -109,6 +109,37 @@ def windows(X: T.Buffer((9,), "float32"), W: T.Buffer((3,), "float32"),
             Y[vi + vk] = Y[vi + vk] + X[vi] * W[vk]
 
 
+@T.prim_func
+def tested(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9, 9), "int32")):
+    for i, j in T.grid(9, 9):
+        with T.block("B"):
+            vj, vi = T.axis.remap("SS", [j, i])
+            if A[vi, vj] > 3 and vi - 1 <= vj and vj < vi + 2:
+                B[vi, vj] = A[vi, vj] + 1
+
+
+@T.prim_func
+def otherwise(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9, 9), "int32")):
+    for i, j in T.grid(9, 9):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            if vj < 4:
+                B[vi, vj] = A[vi, vj] + 1
+            else:
+                B[vi, vj] = A[vi, vj] - 1
+
+
+@T.prim_func
+def begun(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9,), "int32")):
+    for k, i in T.grid(9, 9):
+        with T.block("B"):
+            vk, vi = T.axis.remap("RS", [k, i])
+            with T.init():
+                B[vi] = 0
+            if vi < 4:
+                B[vi] = B[vi] + A[vi, vk]
+
+
 @pytest.mark.parametrize(
     ("func", "length", "condition"),
     [
@@ -116,6 +147,7 @@ def windows(X: T.Buffer((9,), "float32"), W: T.Buffer((3,), "float32"),
         (falling, 4, "i <= j_narrow + 2"),
         (widened, 3, 'T.Cast("int64", i) + T.Cast("int64", j_narrow) < T.int64(9)'),
         (prefix, 4, ""),
+        (tested, 3, "1 <= i + j_narrow and i + j_narrow < 10"),
     ],
 )
 def test_iterations_that_a_condition_allows(func: PrimFunc, length: int, condition: str) -> None:
@@ -147,6 +179,8 @@ def test_window_over_the_places_of_its_result() -> None:
     [
         (triangle, 1, "no-narrower-range", "no condition of B leaves a constant number"),
         (inner_decides, 0, "no-narrower-range", "iterations of i, less than all"),
+        (otherwise, 1, "no-narrower-range", "no condition of B leaves a constant number"),
+        (begun, 1, "no-narrower-range", "no condition of B leaves a constant number"),
         (summed, 1, "cut-reduction", "k counts for the init of B"),
         (two_blocks, 0, "not-one-block", "2 blocks are below i"),
         (called, 0, "not-structured", "the loop i holds more than loops and a block"),

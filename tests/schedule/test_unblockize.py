@@ -8,6 +8,7 @@ from oracle import check_refused, check_transform
 from metasched.ir.equal import assert_structural_equal
 from metasched.ir.visit import blocks_of
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -151,3 +152,32 @@ def test_indices_over_other_loops_are_simplified() -> None:
     sch.unblockize("Y")
     assert "Y[k_skewed] = X[i] + (k_skewed - i)" in sch.script()
     check_transform(windows, sch)
+
+
+@pytest.mark.parametrize(
+    ("condition", "printed"),
+    [
+        ("vi + vk >= 1", "if 1 <= k_skewed:"),
+        ("vi + vk < 11", ""),
+        ("vk < 2", "if k_skewed < i + 2:"),
+    ],
+)
+def test_conditions_over_other_loops_are_simplified(condition: str, printed: str) -> None:
+    func = parse(f"""
+@T.prim_func
+def windows(X: T.Buffer((9,), "int32"), Y: T.Buffer((11,), "int32")):
+    for i, k in T.grid(9, 3):
+        with T.block("Y"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            if {condition}:
+                Y[vi + vk] = X[vi] + vk
+""")
+    sch = Schedule(func)
+    i, k = sch.get_loops("Y")
+    sch.skew(i, k, 1)
+    sch.unblockize("Y")
+    assert printed in sch.script() and ("vi" not in sch.script())
+    assert sch.script().count("if ") == (
+        2 if printed else 1
+    )  # the first belongs to the skewed loop
+    check_transform(func, sch)

@@ -44,6 +44,24 @@ def f(A: T.Buffer((8,), "float32"), B: T.Buffer((3,), "float32"), C: T.Buffer((1
         if 2 * i + k >= 3 and 2 * i + k - 1 < 16:
             C[2 * i + k - 1] += A[i] * B[k]
 """
+PADDED = """
+@T.prim_func
+def f(X: T.Buffer((2, 3, 5, 6), "float32"), W: T.Buffer((3, 4, 3, 3), "float32"),
+      Y: T.Buffer((2, 4, 5, 6), "float32")):
+    for n, d, c, i, j, p, q in T.grid(2, 3, 4, 5, 6, 3, 3):
+        if 1 <= i + p and i + p < 6 and 1 <= j + q and j + q < 7:
+            Y[n, c, i + p - 1, j + q - 1] += X[n, d, i, j] * W[d, c, p, q]
+"""
+HALVED = """
+@T.prim_func
+def f(X: T.Buffer((3, 5, 6), "float32"), W: T.Buffer((3, 4, 3, 3), "float32"),
+      Y: T.Buffer((4, 10, 12), "float32")):
+    for c, i, j in T.grid(4, 10, 12):
+        Y[c, i, j] = 0.0
+    for d, c, i, j, p, q in T.grid(3, 4, 5, 6, 3, 3):
+        if 2 * i + p >= 1 and 2 * j + q >= 1:
+            Y[c, 2 * i + p - 1, 2 * j + q - 1] += X[d, i, j] * W[d, c, p, q]
+"""
 IMAGES = """
 @T.prim_func
 def f(X: T.Buffer((2, 3, 5, 6), "float32"), W: T.Buffer((3, 4, 3, 3), "float32"),
@@ -93,6 +111,8 @@ def gathered(text: str) -> tuple[PrimFunc, list[Schedule]]:
         (DILATED, "6, 3", "3"),
         (CORRELATED, "12", "4"),
         (INSIDE, "8, 2", "2"),
+        (PADDED, "2, 4, 5, 6", "3, 3, 3"),
+        (HALVED, "4, 6, 2, 7, 2", "3, 2, 2"),
         (IMAGES, "2, 4, 7, 8", "3, 3, 3"),
         (STRIDED, "2, 4, 6, 2, 7, 2", "3, 2, 2"),
         (FLATTENED, "7, 8", "3, 3"),
@@ -137,6 +157,16 @@ def test_strided_results_are_summed_side_by_side() -> None:
     assert "Y_global = T.alloc_buffer((2, 2, 2, 4, 6, 7)" in text
     assert "Y_global[v0, v1, v2, v3, v4, v5] = T.float32(0)" in text
     assert "Y[v2, v3, v0 + v4 * 2, v1 + v5 * 2] = Y_global[v0, v1, v2, v3, v4, v5]" in text
+
+
+def test_results_that_the_step_does_not_divide_are_summed_side_by_side() -> None:
+    """The places beyond the result are summed, too, without the condition, and not copied back."""
+    _, (sch,) = gathered(HALVED)
+    text = sch.script()
+    assert "Y_global = T.alloc_buffer((2, 2, 4, 6, 7)" in text
+    assert "Y_global[v0, v1, v2, v3, v4] = T.float32(0)" in text
+    assert "Y[v2, v0 + v3 * 2 - 1, v1 + v4 * 2 - 1] = Y_global[v0, v1, v2, v3, v4]" in text
+    assert ">= 1" not in text
 
 
 @pytest.mark.parametrize(

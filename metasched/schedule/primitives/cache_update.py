@@ -12,10 +12,12 @@ reduction, whose length may be known at run time alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import reduce
 from math import inf, prod
 from typing import NamedTuple
 
+from metasched.analysis.added import in_bounds, unsafe_instances
 from metasched.analysis.block import is_leaf
 from metasched.analysis.dependence import Touch, loops_below, place, touches
 from metasched.analysis.polyhedra import meet_nowhere
@@ -23,13 +25,14 @@ from metasched.analysis.scope import Child
 from metasched.arith.affine import interval, linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.bounds import Interval
+from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import GE, LT, TRUE, Expr, Var, as_expr, as_int, compare, logical_and
 from metasched.ir.op import call
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IfThenElse, Stmt, evolve
-from metasched.ir.visit import free_vars, loads_of, replace_loads, substitute
+from metasched.ir.visit import free_vars, loads_of, reads_memory, replace_loads, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_kinds,
@@ -49,19 +52,27 @@ from metasched.schedule.state import State
 
 
 @primitive(of_loop=ways.plain("local"))
-def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV]:
+def cache_update(
+    state: State, loop: LoopRV, storage_scope: str, beyond: bool = False
+) -> list[BlockRV]:
     """Let the block below `loop` update a copy; returns the blocks that copy in and back.
 
     The copies run before and after the loop, over the box of elements that the loop updates. If the
     elements are a part of the box, as a triangle, the rest of the copy is zero, and is not copied
     back. Loads of other elements of the same buffer stay as they are.
 
+    Args:
+        beyond: True for a copy of the whole box, even if the buffer does not have all its elements.
+            The block then updates the others, too, without the conditions that only keep its
+            stores in the buffer; they are not copied back.
+
     requires  a known storage scope; a serial loop, with one block below it and nothing but loops
               between; a block without init and predicate, whose body is one store, perhaps under
               an `if`, to an element that its value reads; indices of this element that are loops,
               or sums of loops with constant extents, which below `loop` fill a box of one size
               within the buffer, or a box with constant ends that reaches beyond, if a condition
-              keeps the stores within, or part of a box if the other indices decide the ends of a
+              keeps the stores within (with `beyond`, the other conditions keep the reads within
+              their buffers), or part of a box if the other indices decide the ends of a
               loop that is an index; other loads of the buffer from outside of the box; a buffer
               without strides
     rewrite   for k: for i in range(4): B(X[i] = X[i] + A[i, k])
@@ -85,21 +96,13 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
         )  # fmt: skip
     inside = loops_below(child.loops, node)
     require_steady_ends(state, inside)
-    box = _box(state, child, inside, store)
+    box = _box(state, child, inside, store, beyond)
     _require_others_outside(state, child, inside, buffer)
-    cache = cache_buffer(state, buffer, storage_scope)
-
-    def own(load: BufferLoad) -> BufferLoad:
-        return BufferLoad(cache, load.indices) if load.indices == store.indices else load
-
-    def copied(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, IfThenElse):
-            return IfThenElse(replace_loads(stmt.condition, buffer, own), copied(stmt.then))
-        return BufferStore(cache, replace_loads(store.value, buffer, own), store.indices)
-
-    made = evolve(old, body=copied(old.body))
-    reads, writes = block_access_regions(made)
-    made = evolve(made, reads=tuple(reads), writes=tuple(writes))
+    cache = cache_buffer(state, buffer, storage_scope, box.shape(buffer))
+    dropped = _dropped(child, store) if beyond else frozenset()
+    made = _updating(old, store, cache, box, dropped)
+    if dropped:
+        _require_safe(state, realize, made)
     before, after, copies = _copies(state, buffer, cache, box)
     above = state.loops_above(node)
     state.commit(
@@ -111,19 +114,72 @@ def cache_update(state: State, loop: LoopRV, storage_scope: str) -> list[BlockRV
     return [state.new_block(each.token) for each in copies]
 
 
+@proof
+def _require_safe(state: State, realize: BlockRealize, made: Block) -> None:
+    """Refuse instances beyond the buffer that read beyond other buffers."""
+    failure = unsafe_instances(made, {v.var: v.dom for v in made.iter_vars})
+    refuse_on(state, failure, realize, "without `beyond`, the conditions stay")
+
+
+def _updating(
+    old: Block, store: BufferStore, cache: Buffer, box: _Box, dropped: Collection[Expr]
+) -> Block:
+    """The block that updates the copy, without the conditions `dropped`."""
+    place = box.in_copy(store.indices)
+
+    def own(load: BufferLoad) -> BufferLoad:
+        return BufferLoad(cache, place) if load.indices == store.indices else load
+
+    def copied(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, IfThenElse):
+            return BufferStore(cache, replace_loads(store.value, store.buffer, own), place)
+        kept = [c for c in conjuncts(stmt.condition) if c not in dropped]
+        inner = copied(stmt.then)
+        if not kept:
+            return inner
+        return IfThenElse(replace_loads(reduce(logical_and, kept), store.buffer, own), inner)
+
+    made = evolve(old, body=copied(old.body))
+    reads, writes = block_access_regions(made)
+    return evolve(made, reads=tuple(reads), writes=tuple(writes))
+
+
+def _dropped(child: Child, store: BufferStore) -> frozenset[Expr]:
+    """The conditions of a block that hold wherever its store is in the buffer."""
+    inside = in_bounds(store.indices, store.buffer.whole().region, Analyzer())
+    known = Analyzer({v.var: v.dom for v in child.block.iter_vars}).assume(inside)
+    found, body = set[Expr](), child.block.body
+    while isinstance(body, IfThenElse):
+        found |= {c for c in conjuncts(body.condition) if not reads_memory(c) and known.prove(c)}
+        body = body.then
+    return frozenset(found)
+
+
 def _copies(
     state: State, buffer: Buffer, cache: Buffer, box: _Box
 ) -> tuple[Stmt, Stmt, tuple[Block, Block]]:
     """The loops that copy a box in and back, and their blocks."""
-    domains = list(buffer.whole().region)
-    before, first = stage(
-        state, cache.name, domains, lambda at: BufferStore(cache, box.inside(buffer, at), at),
-        loops=box.region,
-    )  # fmt: skip
+
+    def there(place: tuple[Var, ...]) -> Stmt:
+        load, zero = BufferLoad(buffer, box.in_buffer(place)), as_expr(0, buffer.dtype)
+        holds = logical_and(box.guard(box.in_buffer(place)), box.within(buffer, place))
+        value = load if holds is TRUE else call("if_then_else", holds, load, zero)
+        return BufferStore(cache, value, place)
+
+    def back(place: tuple[Var, ...]) -> Stmt:
+        store = BufferStore(buffer, BufferLoad(cache, place), box.in_buffer(place))
+        holds = box.within(buffer, place)
+        return store if holds is TRUE else IfThenElse(holds, store)
+
+    pairs = zip(box.region, box.before, strict=True)
+    domains, loops = (
+        list(cache.whole().region),
+        [Range(r.min + (n or 0), r.extent) for r, n in pairs],
+    )
+    before, first = stage(state, cache.name, domains, there, loops=loops)
     after, second = stage(
-        state, f"{cache.name}_back", domains,
-        lambda at: BufferStore(buffer, BufferLoad(cache, at), at), guard=box.guard,
-        loops=box.region, taken=[first.name],
+        state, f"{cache.name}_back", domains, back,
+        guard=lambda place: box.guard(box.in_buffer(place)), loops=loops, taken=[first.name],
     )  # fmt: skip
     return before, after, (first, second)
 
@@ -171,20 +227,43 @@ class _Box(NamedTuple):
         region: a box around them.
         places: for each loop that is an index, the dimension and the number that is added.
         ragged: the loops whose ends other loops decide: the box has more elements than they reach.
+        before: for each dimension of which the copy holds the box alone, what is added to a place
+            of the buffer for the place in the copy.
     """
 
     region: list[Range]
     places: dict[Var, tuple[int, int]]
     ragged: list[For]
+    before: list[int | None]
 
-    def inside(self, buffer: Buffer, point: tuple[Var, ...]) -> Expr:
-        """The element of a buffer at a point, zero where the loops do not reach it: nothing may
-        have written it."""
-        load = BufferLoad(buffer, point)
-        zero = as_expr(0, buffer.dtype)
-        return call("if_then_else", self.guard(point), load, zero) if self.ragged else load
+    def shape(self, buffer: Buffer) -> tuple[Expr, ...]:
+        """The shape of the copy."""
+        ends = zip(buffer.shape, self.region, self.before, strict=True)
+        return tuple(size if n is None else r.extent for size, r, n in ends)
 
-    def guard(self, point: tuple[Var, ...]) -> Expr:
+    def in_copy(self, point: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The place in the copy of an element of the buffer."""
+        known = Analyzer()
+        pairs = zip(point, self.before, strict=True)
+        return tuple(known.simplify(i + n) if n else i for i, n in pairs)
+
+    def in_buffer(self, place: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The place in the buffer of an element of the copy."""
+        return tuple(i - n if n else i for i, n in zip(place, self.before, strict=True))
+
+    def within(self, buffer: Buffer, place: Sequence[Expr]) -> Expr:
+        """The condition under which the buffer has an element of the copy."""
+        holds: Expr = TRUE
+        points = zip(self.in_buffer(place), buffer.shape, self.region, strict=True)
+        for index, size, r in points:
+            first, end, whole = as_int(r.min), as_int(r.min + r.extent), as_int(size)
+            if first is not None and first < 0:
+                holds = logical_and(holds, compare(GE, index, 0))
+            if end is not None and whole is not None and end > whole:
+                holds = logical_and(holds, compare(LT, index, size))
+        return holds
+
+    def guard(self, point: Sequence[Expr]) -> Expr:
         """The condition under which the loops reach an element."""
         values = {v: point[d].astype(v.dtype) - rest for v, (d, rest) in self.places.items()}
         holds: Expr = TRUE
@@ -195,14 +274,24 @@ class _Box(NamedTuple):
         return holds
 
 
-def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> _Box:
-    """The elements that the store reaches while the loops `inside` run."""
+def _clipped(start: Expr, extent: Expr, size: Expr) -> Range:
+    """The part of an interval that a dimension has: conditions keep stores inside."""
+    first, count, whole = as_int(start), as_int(extent), as_int(size)
+    if first is None or count is None or whole is None:
+        return Range(start, extent.astype(start.dtype))
+    first, end = max(first, 0), min(first + count, whole)
+    return Range.of(as_expr(first, start.dtype), as_expr(max(end - first, 0), start.dtype))
+
+
+def _box(state: State, child: Child, inside: list[For], store: BufferStore, beyond: bool) -> _Box:
+    """The elements that the store reaches while the loops `inside` run; those that the buffer does
+    not have, too, if `beyond`."""
     values = child.realize.bindings
     known = Analyzer(ranges_of([n for n in child.loops if n not in inside]))
     moving, every = {n.var: n for n in inside}, {n.var for n in child.loops}
     hulls = _hulls(child.loops)
     used: set[Var] = set()
-    found = _Box([], {}, [])
+    found = _Box([], {}, [], [])
     for index, size in zip(store.indices, store.buffer.shape, strict=True):
         form = linear(substitute(index, values))
         low, parts, alone = Linear({}, form.const), [], []
@@ -233,17 +322,15 @@ def _box(state: State, child: Child, inside: list[For], store: BufferStore) -> _
         if extent is None:
             raise _no_box(state, child, index)
         start = known.simplify(_as_expr(low, index))
-        first, count, whole = as_int(start), as_int(extent), as_int(size)
-        if first is not None and count is not None and whole is not None:
-            first, end = max(first, 0), min(first + count, whole)  # conditions keep stores inside
-            start = as_expr(first, start.dtype)
-            extent = as_expr(max(end - first, 0), extent.dtype)
-        if not (known.prove(start >= 0) and known.prove(start + extent <= size)):
+        kept = _clipped(start, extent, size)
+        if not (known.prove(kept.min >= 0) and known.prove(kept.min + kept.extent <= size)):
             raise state.error(
                 "leaves-buffer", f"the copy of {store.buffer.name} is not proved to stay in the "
                 f"buffer where no iteration of {inside[0].var.name} runs", inside[0],
             )  # fmt: skip
-        found.region.append(Range(start, extent.astype(start.dtype)))
+        first = as_int(start) if beyond and as_int(extent) is not None else None
+        found.before.append(None if first is None else -first)
+        found.region.append(Range(start, extent.astype(start.dtype)) if beyond else kept)
     for loop in found.ragged:
         ends = free_vars(loop.min) | free_vars(loop.extent)
         if not ends & every <= found.places.keys():

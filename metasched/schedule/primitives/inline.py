@@ -12,6 +12,7 @@ from metasched.arith.inverse import left_inverse
 from metasched.arith.regions import block_access_regions
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import EQ, LT, TRUE, Expr, Var, as_int, compare, logical_and
+from metasched.ir.op import Call, Effect, effect_of
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, IfThenElse, Stmt, evolve
 from metasched.ir.visit import (
     free_vars,
@@ -20,6 +21,7 @@ from metasched.ir.visit import (
     replace_loads,
     substitute,
     transform,
+    transform_expr,
     walk_stmts,
 )
 from metasched.schedule import edit, ways
@@ -356,7 +358,11 @@ def _with_loads(realize: BlockRealize, buffer: Buffer, fn: Callable[[BufferLoad]
             return evolve(node, reads=reads, writes=writes)
         return None
 
-    changed = map_exprs(realize, lambda e: replace_loads(e, buffer, fn))
+    def value(expr: Expr) -> Expr:
+        new = replace_loads(expr, buffer, fn)
+        return new if new is expr else transform_expr(new, _chosen)
+
+    changed = map_exprs(realize, value)
     before = {n.token: n for n in walk_stmts(realize) if isinstance(n, Block)}
     stale = {
         n.token
@@ -364,6 +370,14 @@ def _with_loads(realize: BlockRealize, buffer: Buffer, fn: Callable[[BufferLoad]
         if isinstance(n, Block) and (before[n.token] is not n or _reads(n, buffer))
     }
     return transform(changed, on_stmt)
+
+
+def _chosen(node: Expr) -> Expr | None:
+    """The value of a choice between equal values."""
+    if not isinstance(node, Call) or node.op.name != "if_then_else":
+        return None
+    condition, first, second = node.args
+    return first if first is second and effect_of(condition) is Effect.PURE else None
 
 
 def _without(node: Stmt, buffer: Buffer) -> Block:

@@ -10,8 +10,8 @@ from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.ir.expr import GE, GT, LE, LT, Compare, Expr, Var, as_expr, as_int, logical_and
-from metasched.ir.stmt import BlockRealize, Break, For, evolve
-from metasched.ir.visit import free_vars, reads_memory
+from metasched.ir.stmt import BlockRealize, Break, For, IfThenElse, evolve
+from metasched.ir.visit import free_vars, reads_memory, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     refuse_jumps,
@@ -31,8 +31,9 @@ from metasched.schedule.state import State
 def narrow_loop(state: State, loop: LoopRV) -> LoopRV:
     """Run `loop` only where the condition of the block below may hold; returns the new loop.
 
-    The conditions give the first and the last iteration, which loops around may move: in row i of
-    a band, j runs from i - 1 to i + 1. The new loop counts from zero as many iterations as any
+    The conditions are the block's predicate and, without an init, the `if` around its body. They
+    give the first and the last iteration, which loops around may move: in row i of a band, j runs
+    from i - 1 to i + 1. The new loop counts from zero as many iterations as any
     place needs. The block keeps the condition that its iterations are those of the old loop, where
     this is not proved. Iterations that the step leaves out did nothing, so the step is always
     legal.
@@ -108,10 +109,19 @@ def _shortest(
     return best
 
 
+def _conditions(realize: BlockRealize) -> list[Expr]:
+    """The conditions of a block: its predicate and, without an init, the `if` around its body."""
+    found, body = conjuncts(realize.predicate), realize.block.body
+    while realize.block.init is None and isinstance(body, IfThenElse) and body.orelse is None:
+        found += conjuncts(substitute(body.condition, realize.bindings))
+        body = body.then
+    return found
+
+
 def _limits(node: For, realize: BlockRealize) -> Iterator[tuple[bool, Expr]]:
     """The first and the last iterations of a loop that conditions of a block allow: whether it is
     the first, and its number."""
-    for condition in conjuncts(realize.predicate):
+    for condition in _conditions(realize):
         if not isinstance(condition, (LT, LE, GT, GE)) or reads_memory(condition):
             continue
         small, large = _sides(condition)

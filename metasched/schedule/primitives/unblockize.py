@@ -63,8 +63,8 @@ def obstacle(block: Block) -> tuple[str, str, str] | None:
 
 
 def _statements(realize: BlockRealize, known: Analyzer) -> Stmt:
-    """The statements of a block over the variables around the block; indices over loops that differ
-    from the iterators are simplified."""
+    """The statements of a block over the variables around the block; indices and conditions over
+    loops that differ from the iterators are simplified."""
     block = realize.block
     sized = sized_buffers(block, realize.bindings)
     body = substitute_buffers(block.body, sized) if sized else block.body
@@ -80,6 +80,10 @@ def _simplified(stmt: Stmt, known: Analyzer) -> Stmt:
     def on_stmt(node: Stmt) -> Stmt | None:
         if isinstance(node, BufferStore):
             return evolve(node, indices=tuple(map(known.simplify, node.indices)))
+        if isinstance(node, IfThenElse):
+            condition = known.simplify(node.condition)
+            proved = condition is TRUE and node.orelse is None
+            return node.then if proved else evolve(node, condition=condition)
         return None
 
     def on_expr(node: Expr) -> Expr | None:

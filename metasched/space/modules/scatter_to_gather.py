@@ -27,9 +27,8 @@ from metasched.arith.affine import linear
 from metasched.arith.indexmap import IndexMap
 from metasched.errors import ScheduleError
 from metasched.ir.expr import Expr, Var, as_int
-from metasched.ir.stmt import Block
 from metasched.ir.visit import free_vars
-from metasched.schedule.handles import BlockRV
+from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import undo_to
 from metasched.space.tiling import changed, untouched
@@ -181,14 +180,25 @@ def _gathered(block: BlockRV, windows: Sequence[_Window], sch: Schedule) -> None
     for w in windows:
         if _parts(w, sizes)[w.moved] < _parts(w, sizes)[w.kept]:
             sch.narrow_loop(terms[min(w.kept, w.moved)])
+        places[w.moved][0] = _inside(sch, places[w.moved][0])
     count = len(order)
     made = _renewed(sch, block)
     if not all(v.is_spatial for v in sch.get(made).iter_vars[:count]):
         what = f"elements that {realize.block.name} updates are those of several places"
         raise ScheduleError("scatter_to_gather", "places-meet", what)
     steps = {w.dim: w.step for w in windows if w.step > 1}
-    if steps and _divides(sch.get(made), steps):
+    if steps:
         _side_by_side(sch, made, steps)
+
+
+def _inside(sch: Schedule, places: LoopRV) -> LoopRV:
+    """The loop over places of the result, without places that conditions leave out."""
+    before = len(sch.trace)
+    try:
+        return sch.narrow_loop(places)
+    except ScheduleError:
+        undo_to(sch, before)
+        return places
 
 
 def _renewed(sch: Schedule, block: BlockRV) -> BlockRV:
@@ -207,18 +217,9 @@ def _renewed(sch: Schedule, block: BlockRV) -> BlockRV:
     return found[0]
 
 
-def _divides(block: Block, steps: Mapping[int, int]) -> bool:
-    """Whether the result has equally many places for each remainder, which begin with its first."""
-    for n, step in steps.items():
-        first, size = block.writes[0].region[n].min, as_int(block.writes[0].buffer.shape[n])
-        if size is None or size % step or linear(first).const % step:
-            return False
-    return True
-
-
 def _side_by_side(sch: Schedule, block: BlockRV, steps: Mapping[int, int]) -> None:
     """Sum into a buffer where neighbours in memory are `steps` places apart in the result."""
-    copies = sch.cache_update(sch.get_loops(block)[0], "global")
+    copies = sch.cache_update(sch.get_loops(block)[0], "global", beyond=True)
     for first in sch.get_producers(copies[0]):  # the copy starts from what the result was set to
         before = len(sch.trace)
         try:
@@ -226,14 +227,14 @@ def _side_by_side(sch: Schedule, block: BlockRV, steps: Mapping[int, int]) -> No
         except ScheduleError:
             undo_to(sch, before)
 
-    def apart(*index: Var) -> list[Expr]:
-        first = [i % steps[n] for n, i in enumerate(index) if n in steps]
-        return [*first, *(i // steps.get(n, 1) for n, i in enumerate(index))]
+    def apart(*place: Var) -> list[Expr]:
+        first = [i % steps[n] for n, i in enumerate(place) if n in steps]
+        return [*first, *(i // steps.get(n, 1) for n, i in enumerate(place))]
 
-    rank = len(sch.get(block).writes[0].region)
-    sch.transform_layout(block, ("write", 0), IndexMap.of(apart, rank))
+    mapping = IndexMap.of(apart, len(sch.get(block).writes[0].region))
+    sch.transform_layout(block, ("write", 0), mapping)
     for copy in copies:
-        sch.transform_block_layout(copy, IndexMap.of(apart, rank))
+        sch.transform_block_layout(copy, mapping)
 
 
 def _parts(w: _Window, sizes: Sequence[int]) -> dict[int, int]:
