@@ -124,3 +124,73 @@ def f(A: T.Buffer((6,)), B: T.Buffer((4, 6)), C: T.Buffer((4, 6))):
 """)
     sch = Schedule(func)
     check_refused(sch, lambda: sch.cache_values("C", "global"), "no-values", "C stores no slow")
+
+
+WINDOW = """
+@T.prim_func
+def f(X: T.Buffer((2, 3, 9, 10), "{dtype}"), W: T.Buffer((8, 3, 3, 2), "{dtype}"),
+      Y: T.Buffer((2, 8, 4, 5), "{dtype}")):
+    for n, o, i, j, c, p, q in T.grid(2, 8, 4, 5, 3, 3, 2):
+        with T.block("Y"):
+            vn, vo, vi, vj, vc, vp, vq = T.axis.remap("SSSSRRR", [n, o, i, j, c, p, q])
+            with T.init():
+                Y[vn, vo, vi, vj] = T.{dtype}(0)
+            Y[vn, vo, vi, vj] += {value}
+"""
+PAD = "T.if_then_else({row} >= 1 and {row} < 8 and {column} < 9, X[vn, vc, {row} - 1, {column}], 0)"
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "shape"),
+    [
+        ("vi + vp", "vj + vq", "2, 3, 6, 6"),
+        ("vi * 2 + vp", "vq + 2 * vj", "2, 3, 9, 10"),
+        ("vi + 2 * vp", "vj", "2, 3, 8, 5"),
+        ("(vp + vi) * 2", "vj * 2", "2, 3, 6, 5"),
+        ("vp + vi + 1", "3 + vq", "2, 3, 6, 2"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_padded_window_is_a_stage_over_its_rows_and_columns(row, column, shape, dtype) -> None:
+    value = PAD.format(row=row, column=column) + " * W[vo, vc, vp, vq]"
+    func = parse(WINDOW.format(value=value, dtype=dtype))
+    sch = Schedule(func, check=True)
+    (made,) = sch.cache_values("Y", "global", 8)
+    assert f"Y_value = T.alloc_buffer(({shape})" in sch.script()
+    assert ", ".join(str(v.dom.extent.value) for v in sch.get(made).iter_vars) == shape
+    check_transform(func, sch, compiled=False)
+
+
+def test_a_function_of_a_window_is_computed_once_for_each_element() -> None:
+    func = parse(WINDOW.format(value="T.exp(X[vn, vc, vi + vp, vj]) * W[vo, vc, vp, vq]",
+                               dtype="float32"))  # fmt: skip
+    sch = Schedule(func, check=True)
+    sch.cache_values("Y", "global")
+    assert "Y_value[v0, v1, v2, v3] = T.exp(X[v0, v1, v2, v3])" in sch.script()
+    assert "Y_value[vn, vc, vi + vp, vj] * W" in sch.script()
+    check_transform(func, sch, compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "least"),
+    [
+        ("vi + vp", "vj + vq", 9),  # 8 channels share an element
+        ("vi * 4 + vp", "vj", 8),  # a stage of rows and windows would be larger than X
+        ("vi * 2 + vp * 3", "vj", 8),
+        ("vi - vp + 2", "vj", 8),
+        ("vo % 2 + vi", "vj", 2),
+    ],
+)
+def test_windows_that_stay(row, column, least) -> None:
+    value = PAD.format(row=row, column=column) + " * W[vo, vc, vp, vq]"
+    sch = Schedule(parse(WINDOW.format(value=value, dtype="float32")))
+    refused = lambda: sch.cache_values("Y", "global", least)  # noqa: E731
+    check_refused(sch, refused, "no-values", "Y stores no slow")
+
+
+def test_a_choice_that_only_a_reduction_shares_stays() -> None:
+    """Each element of a pool is tested a few times, and written and read once more in a stage."""
+    text = WINDOW.replace("X: T.Buffer((2, 3,", "X: T.Buffer((2, 8,")
+    value = PAD.format(row="vi + vp", column="vj + vq").replace("vc, ", "vo, ")
+    sch = Schedule(parse(text.format(value=value, dtype="float32")))
+    check_refused(sch, lambda: sch.cache_values("Y", "global"), "no-values", "Y stores no slow")

@@ -46,6 +46,21 @@ def few(S: T.Buffer((4, 40)), V: T.Buffer((40, 4)), O: T.Buffer((4, 4))):
 
 
 @T.prim_func
+def padded_loops(X: T.Buffer((3, 10, 12)), W: T.Buffer((32, 3, 3, 3)), Y: T.Buffer((32, 10, 12))):
+    for o, i, j in T.grid(32, 10, 12):
+        Y[o, i, j] = 0
+        for c, p, q in T.grid(3, 3, 3):
+            Y[o, i, j] += (
+                T.if_then_else(
+                    i + p >= 1 and i + p < 11 and j + q >= 1 and j + q < 13,
+                    X[c, i + p - 1, j + q - 1],
+                    T.float32(0),
+                )
+                * W[o, c, p, q]
+            )
+
+
+@T.prim_func
 def elementwise(S: T.Buffer((4, 40)), M: T.Buffer((4,)), O: T.Buffer((4, 40))):
     for h, l in T.grid(4, 40):
         with T.block("O"):
@@ -75,6 +90,7 @@ def spaces(func: PrimFunc) -> list[str]:
 def test_sums_get_a_stage() -> None:
     assert all(".cache_values(" in text for text in spaces(attention))
     assert any(".cache_values(" in text for text in spaces(plain_loops))
+    assert any(".cache_values(" in text for text in spaces(padded_loops))
 
 
 def test_other_blocks_stay() -> None:

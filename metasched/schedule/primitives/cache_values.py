@@ -14,7 +14,6 @@ from metasched.ir.stmt import (
     Block,
     BlockRealize,
     BufferStore,
-    IterVar,
     SeqStmt,
     Stmt,
     evolve,
@@ -35,6 +34,7 @@ from metasched.schedule.primitives.new_stage import (
     top_of,
     with_buffers,
 )
+from metasched.schedule.primitives.value_axes import Form, form_of
 from metasched.schedule.state import State
 
 _QUICK = (
@@ -49,10 +49,12 @@ def cache_values(
 ) -> list[BlockRV]:
     """Compute slow values of `block` into buffers before it; returns the computing blocks.
 
-    A quotient or a function of floats is slow. The step takes the largest slow values in what the
-    block stores that at least `least` iterations of the block share: these differ only in iterators
-    on which the value does not depend. So the exponentials of a product with a softmax are computed
-    once, in vectors, and not for each column.
+    A quotient or a function of floats is slow, and so is a choice between elements
+    (`T.if_then_else`), which no vector of results computes at once. The step takes the largest slow
+    values in what the block stores that at least `least` iterations of the block share: these
+    differ only in iterators on which the value does not depend; of a choice, in spatial iterators.
+    So the exponentials of a product with a softmax are computed once, in vectors, and not for each
+    column. A value of sums of iterators, as in a padded window, has an axis for each sum.
 
     requires  a known storage scope; a leaf block of stores, alone under a loop for each iterator,
               without predicate; a slow value outside of conditions that many iterations share, of
@@ -69,7 +71,7 @@ def cache_values(
     require_free_of_init(state, realize)
     old = realize.block
     refuse_on(state, block_facts.is_leaf(old), realize)
-    chosen = list(dict.fromkeys(shared_values(old, shared)))
+    chosen = dict(shared_values(old, shared))
     if not chosen:
         raise state.error(
             "no-values",
@@ -81,9 +83,9 @@ def cache_values(
     copies: list[Stmt] = []
     made: list[Block] = []
     loads: dict[Expr, BufferLoad] = {}
-    for value in chosen:
+    for value, form in chosen.items():
         taken = [one.name for one in made]
-        nested, stage_block, load = _stage(state, realize, taken, value, storage_scope)
+        nested, stage_block, load = _stage(state, realize, taken, form, storage_scope)
         copies.append(nested)
         made.append(stage_block)
         loads[value] = load
@@ -96,22 +98,25 @@ def cache_values(
     return [state.new_block(b.token) for b in made]
 
 
-def shared_values(block: Block, least: int) -> Iterator[Expr]:
+def shared_values(block: Block, least: int) -> Iterator[tuple[Expr, Form]]:
     """The largest slow values in the stores of a block that at least `least` iterations share."""
     stores = block.body.items if isinstance(block.body, SeqStmt) else (block.body,)
     own = (*block.alloc_buffers, *(m.buffer for m in block.match_buffers))
     written = {b.data for b in (*own, *(r.buffer for r in block.writes))}
     sizes = {v.var: as_int(v.dom.extent) or 0 for v in block.iter_vars}
+    rows = {v.var for v in block.iter_vars if v.is_spatial}
 
-    def fits(value: Expr) -> bool:
-        used = free_vars(value)
-        if not _is_slow(value) or not used or not used <= sizes.keys():
-            return False
+    def fits(value: Expr) -> Form | None:
+        used, choice = free_vars(value), _is_choice(value)
+        if not (choice or _is_slow(value)) or not used or not used <= sizes.keys():
+            return None
         if not all(map(_pure, walk_exprs(value))):
-            return False
+            return None
         if any(load.buffer.data in written for load in loads_of(value)):
-            return False
-        return prod(n for var, n in sizes.items() if var not in used) >= least
+            return None
+        sharing = (n for v, n in sizes.items() if v not in used and (v in rows or not choice))
+        form = form_of(value, block.iter_vars) if prod(sharing) >= least else None
+        return None if form is None or (choice and not form.is_plain()) else form
 
     if not all(sizes.values()):
         return  # a block without iterations evaluates nothing
@@ -124,8 +129,8 @@ def shared_values(block: Block, least: int) -> Iterator[Expr]:
             if value in seen:
                 continue
             seen.add(value)
-            if fits(value):
-                yield value
+            if (form := fits(value)) is not None:
+                yield value, form
             elif isinstance(value, Call) and value.op.name == "if_then_else":
                 stack.append(value.args[0])
             elif not isinstance(value, (And, BufferLoad, Let, Or, Select)):
@@ -142,6 +147,12 @@ def _is_slow(value: Expr) -> bool:
     return isinstance(value, Call) and value.op.name not in _QUICK
 
 
+def _is_choice(value: Expr) -> bool:
+    """Whether a value tests which element to load."""
+    chooses = isinstance(value, Call) and value.op.name == "if_then_else"
+    return chooses and value.dtype.lanes == 1 and bool(loads_of(value))
+
+
 def _pure(node: Expr) -> bool:
     if isinstance(node, BufferLoad):
         return node.predicate is None
@@ -149,21 +160,20 @@ def _pure(node: Expr) -> bool:
 
 
 def _stage(
-    state: State, realize: BlockRealize, taken: list[str], value: Expr, storage_scope: str
+    state: State, realize: BlockRealize, taken: list[str], form: Form, storage_scope: str
 ) -> tuple[Stmt, Block, BufferLoad]:
     """The stage that computes a value, its block, and what the block loads for it."""
-    used: list[IterVar] = [v for v in realize.block.iter_vars if v.var in free_vars(value)]
-    shape, indices = own_axes(state, realize, used)
+    shape, indices = own_axes(state, realize, form.axes)
     name = f"{realize.block.name}_value"
-    buffer = state.fresh_buffer(name, shape, value.dtype, storage_scope)
+    buffer = state.fresh_buffer(name, shape, form.value.dtype, storage_scope)
 
     def body(point: tuple[Var, ...]) -> Stmt:
-        at = dict(zip([v.var for v in used], point, strict=True))
+        at = dict(zip([v.var for v in form.axes], point, strict=True))
         places = tuple(substitute(i, at) for i in indices)
-        return BufferStore(buffer, substitute(value, at), places)
+        return BufferStore(buffer, substitute(form.value, at), places)
 
-    nested, block = stage(state, name, [v.dom for v in used], body, taken=taken)
-    return nested, block, BufferLoad(buffer, indices)
+    nested, block = stage(state, name, [v.dom for v in form.axes], body, taken=taken)
+    return nested, block, BufferLoad(buffer, tuple(substitute(i, form.places) for i in indices))
 
 
 def _with_loads(old: Block, loads: dict[Expr, BufferLoad]) -> Block:

@@ -6,7 +6,8 @@
     O[h, d] += value[h, l] * V[l, d]
 
 The lanes of the sum run along d, so each exponential would be computed alone. The stage has lanes
-along l, and the sum is a product of matrices.
+along l, and the sum is a product of matrices. A choice between elements that columns share, as of a
+convolution whose padding is written in its sum, is a stage, too: the padded image.
 """
 
 from __future__ import annotations
