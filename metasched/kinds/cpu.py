@@ -54,6 +54,7 @@ from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.scatter_to_gather import ScatterToGather
 from metasched.space.modules.separate_windows import SeparateWindows
+from metasched.space.modules.skip_zeros import SkipZeros
 from metasched.space.modules.stage_values import StageValues
 from metasched.space.modules.step_blocks import StepBlocks
 from metasched.space.modules.step_over_zeros import StepOverZeros
@@ -113,19 +114,21 @@ def cpu_modules(target: Target) -> tuple[Module, ...]:
 def _preparing(target: Target, rows: FuseRowBlocks) -> tuple[Module, ...]:
     """What gives programs the nests and stages that are tiled then.
 
-    Distribution comes first, because tiling needs a nest for each block; windows are gathered
-    before it, because it gives sums buffers of their own, and after it, in the nests that it
-    separated; whole iterations in lanes are offered for what it left together; zeros between inputs
-    are stepped over before inlining hides their stage, and slow values of sums get stages after it;
-    iterators are joined before inlining, whose results have the indices of their consumers;
-    inlining comes before tiling, which sees fewer blocks then, but after overlapped tiling, which
-    keeps stages that neighbours share.
+    Conditions in sums become conditions of statements, which all that follows reads. Distribution
+    comes early, because tiling needs a nest for each block; windows are gathered before it, because
+    it gives sums buffers of their own, and after it, in the nests that it separated; whole
+    iterations in lanes are offered for what it left together; zeros between inputs are stepped over
+    before inlining hides their stage, and slow values of sums get stages after it; iterators are
+    joined before inlining, whose results have the indices of their consumers; inlining comes before
+    tiling, which sees fewer blocks then, but after overlapped tiling, which keeps stages that
+    neighbours share.
     """
     cpu = cpu_of(target)
     bits, cores = cpu.vector_bits, cpu.num_cores
     return (
         ApplyCustomRule(target),
         EncloseStatements(),
+        SkipZeros(),
         ScatterToGather(),
         LoopDistribution(),
         ScatterToGather(),

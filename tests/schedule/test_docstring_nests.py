@@ -346,6 +346,14 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         program(nest("i:6 k:3 l:5", "C", "C[vi] = C[vi] + A[vi + vk, vl]", "SRR"), A="8, 5", C="6"),
         lambda s: s.separate_window(s.get_loops("C")[1]),
     ),
+    "skip_zeros": (
+        program(
+            nest("i:8 k:4", "C", "C[vi] = C[vi] + T.if_then_else(vk <= vi, A[vk], 0)", "SR"),
+            A="4",
+            C="8",
+        ),
+        lambda s: s.skip_zeros("C"),
+    ),
     "step_over_zeros": (
         program(
             nest(

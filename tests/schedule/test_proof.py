@@ -289,6 +289,19 @@ def zeros_between(A: T.Buffer((6,)), W: T.Buffer((4,)), C: T.Buffer((8,))):
             C[vi] += T.if_then_else((vi + vk) % 2 == 0, A[(vi + vk) // 2], T.float32(0)) * W[vk]
 
 
+@T.prim_func
+def triangle(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4,), "float32")):
+    for i in range(4):
+        with T.block("start"):
+            vi = T.axis.spatial(4, i)
+            C[vi] = 0.0
+    for i, k in T.grid(4, 6):
+        with T.block("C"):
+            vi = T.axis.spatial(4, i)
+            vk = T.axis.opaque(6, k)
+            C[vi] = C[vi] + T.if_then_else(vk <= vi, A[vi, vk], 0.0)
+
+
 def of(name: str, nth: int, step: Callable[..., Any]) -> Callable[[Schedule], Any]:
     """A step on loop `nth` of a block."""
     return lambda s: step(s, s.get_loops(name)[nth])
@@ -486,6 +499,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "separate_window": (box, of("B", 3, lambda s, j: s.separate_window(j))),
     "set_scope": (elementwise, lambda s: s.set_scope("B", "B", "local")),
     "split": (symbolic, of("C", 0, lambda s, i: s.split(i, [None, 4]))),
+    "skip_zeros": (triangle, lambda s: s.skip_zeros("C")),
     "step_over_zeros": (zeros_between, of("C", 1, lambda s, k: s.step_over_zeros(k))),
     "storage_align": (elementwise, lambda s: s.storage_align("B", 0, -2, 16, 4)),
     "tensorize": (elementwise, tensorized),

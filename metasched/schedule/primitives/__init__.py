@@ -71,6 +71,7 @@ from metasched.schedule.primitives.sample import (
 from metasched.schedule.primitives.separate_window import separate_window
 from metasched.schedule.primitives.skew import skew
 from metasched.schedule.primitives.skip_unused import skip_unused
+from metasched.schedule.primitives.skip_zeros import skip_zeros
 from metasched.schedule.primitives.split import split
 from metasched.schedule.primitives.step_over_zeros import step_over_zeros
 from metasched.schedule.primitives.storage import set_scope
@@ -134,6 +135,7 @@ class Methods:
     rfactor = recorded(rfactor)
     separate_window = recorded(separate_window)
     step_over_zeros = recorded(step_over_zeros)
+    skip_zeros = recorded(skip_zeros)
     decompose_scan = recorded(decompose_scan)
     expand_buffer = recorded(expand_buffer)
     expand_running_value = recorded(expand_running_value)
