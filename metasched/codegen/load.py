@@ -48,6 +48,7 @@ def _address(symbol: str) -> int:
                 "the kernel has parallel loops and no OpenMP runtime (libgomp.so.1) was found; "
                 f"{openmp.REMEDY}, or build the kernel here"
             )
+        openmp.serial_after_fork(runtime.library)
         places = [runtime.library]
     else:
         names = ["libm.so.6"] if symbol in LIBM_SYMBOLS else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,6 +66,18 @@ def openmp_runtime() -> Runtime | None:
         if library is not None:
             return Runtime(library, next(_loaded(), ""))
     return None
+
+
+@functools.cache
+def serial_after_fork(library: ctypes.CDLL) -> None:
+    """Let processes that are forked from this one run parallel loops on the forking thread alone.
+
+    GCC's runtime keeps its threads for the next loop. A forked process has none of them, and its
+    first parallel loop would wait for them for ever. Its new threads begin with a team of their
+    own, and are not limited.
+    """
+    if hasattr(library, "omp_set_num_threads") and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=functools.partial(library.omp_set_num_threads, 1))
 
 
 def _opened(name: str) -> ctypes.CDLL | None:

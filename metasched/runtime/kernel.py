@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from metasched.codegen.compile import Compiled
 from metasched.codegen.signature import Signature
-from metasched.errors import BuildError, KernelError, shortened, shown_at_caller
+from metasched.errors import BuildError, KernelError, clipped, shortened, shown_at_caller
 from metasched.runtime.arguments import Checker
 from metasched.runtime.export import Exported, export
 from metasched.runtime.native import Native
@@ -205,6 +206,19 @@ class Kernel:
         """The assembly text."""
         return self._need().asm()
 
+    def __copy__(self) -> Kernel:
+        return self  # it has no state
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as machine code; PicklingError for a kernel that was loaded from files."""
+        if self.compiled is None:
+            advice = "export the files, and load them in the other process"
+            raise pickle.PicklingError(f"{self.name} was loaded from files; {advice}")
+        return _linked, (self.compiled, self.target, self.workload_hash)
+
     def _failure_text(self, code: int) -> str:
         return self._native.failure(self.signature, code)
 
@@ -216,3 +230,17 @@ class Kernel:
     def __repr__(self) -> str:
         params = ", ".join(p.name for p in self.signature.params)
         return f"<Kernel {self.name}({params}) for {self.target.mcpu}>"
+
+
+def _linked(compiled: Compiled, target: Target, workload_hash: str) -> Kernel:
+    """The kernel of machine code that was made here or, for the same kind of machine, elsewhere.
+
+    Raises BuildError if this machine lacks what the code needs.
+    """
+    lacking = target.here()
+    if lacking is not None:
+        raise BuildError(f"{compiled.symbol}: the kernel cannot run here: {clipped(lacking)}")
+    native = Native.of(compiled)
+    return Kernel(
+        compiled.signature, native, target, compiled=compiled, workload_hash=workload_hash
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 
-from metasched.codegen.openmp import REMEDY, openmp_runtime
+from metasched.codegen.openmp import REMEDY, openmp_runtime, serial_after_fork
 from metasched.target import Target
 
 SERIAL = f"no OpenMP runtime (libgomp) was found: parallel loops run serially; {REMEDY}"
@@ -49,7 +49,7 @@ def loader_finds_openmp() -> bool:
     """Whether a shared library that needs libgomp can be opened in this process."""
     openmp_runtime()  # a copy of libgomp that is loaded serves by its name
     try:
-        ctypes.CDLL("libgomp.so.1")
+        serial_after_fork(ctypes.CDLL("libgomp.so.1"))
     except OSError:
         return False
     return True

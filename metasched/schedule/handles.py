@@ -7,7 +7,7 @@ the handles of the trace itself.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from metasched.ir.expr import Expr, Var
 
@@ -40,6 +40,9 @@ class ExprRV(Var):
         assert isinstance(self, ExprRV)
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ExprRV, (self.name,)
+
 
 RV: TypeAlias = "BlockRV | LoopRV | ExprRV"
 BlockLike: TypeAlias = "BlockRV | str"
@@ -57,6 +60,9 @@ class Mark:
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+    def __reduce__(self) -> str:
+        return f"{self.name.upper()}_MARK"  # the constant below, which is compared by identity
 
 
 ROOT_MARK = Mark("root")

@@ -115,6 +115,10 @@ class InstructionKind:
     of_loop: Ways | None = None
     of_block: Ways | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its name: a primitive of a plug-in must be registered where it is read."""
+        return primitive_of, (self.name,)
+
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Arguments of a call in the order of `params`, and the decision (None if not given).
 
@@ -338,6 +342,13 @@ def map_handles(value: Any, fn: Callable[[RV], Any]) -> Any:
 
 
 PRIMITIVES: Registry[InstructionKind] = Registry("primitive", InstructionKind)
+
+
+def primitive_of(name: str) -> InstructionKind:
+    """The primitive of a name; MetaschedError if none is registered."""
+    return PRIMITIVES.get(name)
+
+
 OWN_NAMES = frozenset(
     "can_decompose_padding copy execute footprint fork_seed func get get_sblock has_block "
     "is_output_block legal mod refused remove_rv script seed show state take_over trace undo "
