@@ -70,7 +70,13 @@ def broken(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
             whole = by % lanes == 0 and all(other % lanes == 0 for other in others)
             if not whole and any(other % by for other in others):
                 found.add(loop)
-    return frozenset(found)
+    return frozenset(found).union(*(_anything(load, env) for load in loads_in(expr)))
+
+
+@lru_cache(maxsize=1 << 15)
+def loads_in(expr: Expr) -> tuple[BufferLoad, ...]:
+    """The loads in an index: the places of its lanes are apart, as those of a table's entries."""
+    return tuple(part for part in walk_exprs(expr) if isinstance(part, BufferLoad))
 
 
 @lru_cache(maxsize=1 << 15)

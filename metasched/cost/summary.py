@@ -16,7 +16,7 @@ from metasched.analysis.block import FOLD, SCAN
 from metasched.arith.affine import as_written, interval
 from metasched.arith.bounds import EVERYTHING, Interval
 from metasched.cost.guard_fraction import Condition, conditions
-from metasched.cost.index_stride import IndexStride, broken, clamped, index_stride
+from metasched.cost.index_stride import IndexStride, broken, clamped, index_stride, loads_in
 from metasched.cost.operations import count, time_between
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
@@ -264,13 +264,14 @@ class _Walker:
         if self.pending:
             facts = _with_values(facts, self.pending)
             self.pending = []
-        merged: dict[tuple[Buffer, frozenset[int]], TouchedBuffer] = {}
+        merged: dict[tuple[Buffer, frozenset[int], tuple[Expr, ...]], TouchedBuffer] = {}
         for buffer, indices, writes in facts.accesses:
             dims = [index_stride(i, self.strides) for i in indices]
             while buffer in self.views:
                 buffer, dims = _through_view(self.views[buffer], dims, self.strides)
             uneven = {clamped(i, self.strides) for i in indices} - {frozenset()}
-            key = buffer, frozenset[int]().union(*dims)
+            places = tuple(indices) if any(map(loads_in, indices)) else ()  # never neighbours
+            key = buffer, frozenset[int]().union(*dims), places
             access = merged.get(key)
             if access is None:
                 access = merged[key] = TouchedBuffer(buffer, dims, uneven)

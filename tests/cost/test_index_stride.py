@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metasched.cost.index_stride import LANES, STILL, broken, clamped, index_stride
-from metasched.ir.buffer import Buffer
+from metasched.ir.buffer import Buffer, BufferLoad
+from metasched.ir.dtype import DType
 from metasched.ir.expr import IntImm, Max, Min, Var, as_expr, cast
 from metasched.ir.op import Broadcast, Ramp, call
 
@@ -82,6 +83,12 @@ def test_loops_that_move_a_clamped_part_are_named():
     assert clamped(I * 8 + J, bound) == set()
     assert clamped(Min(I * 8, as_expr(20)) + J, bound) == {0}
     assert clamped(Max(Min(I + J, as_expr(6)), as_expr(0)), bound) == {0, 1}
+
+
+def test_lanes_that_look_up_a_table_are_named():
+    table = Buffer("table", (as_expr(256),), DType("int32"))
+    assert broken(BufferLoad(table, [I * 8]), env(4, 5)) == {0}
+    assert broken(BufferLoad(table, [J]) + I, env(4, 5)) == {1}
 
 
 def test_lanes_that_reach_over_the_end_of_a_row_are_named():

@@ -200,6 +200,27 @@ def recurrence(*order: str) -> IRModule:
     return sch.mod
 
 
+@pytest.mark.parametrize("lookups", [1, 3])
+def test_each_entry_of_a_table_is_loaded_lane_by_lane(lookups):
+    """The entries were taken for neighbours: inlining them three times seemed to cost nothing."""
+
+    @T.prim_func
+    def table(
+        S: T.Buffer((256,), "int32"), E: T.Buffer((256,), "int32"), O: T.Buffer((256,), "int32")
+    ):
+        for i in range(256):
+            with T.block("O"):
+                v = T.axis.spatial(256, i)
+                O[v] = sum([E[S[v] ^ k] for k in range(1, lookups)], E[S[v]])
+
+    sch = Schedule(table)
+    _, lanes = sch.split(sch.get_loops("O")[0], [None, 8])
+    sch.vectorize(lanes)
+    found = machine(sch.mod)
+    assert found["block.gathers"] == lookups
+    assert found["loads"] > 4
+
+
 def test_lanes_around_a_serial_loop_run_inside_it():
     outside = machine(recurrence("outer", "lanes", "steps"))
     assert outside == machine(recurrence("outer", "steps", "lanes"))
