@@ -92,7 +92,12 @@ def distribution_order(scope: Scope, loop: For) -> list[int] | None:
         return interleaving_violation(scope, [loop], groups[first], groups[second], later) is None
 
     count = len(groups)
-    before = [[n != m and not may_follow(n, m) for m in range(count)] for n in range(count)]
+    before = [[False] * count for _ in range(count)]
+    for n in range(count):
+        for m in range(n):
+            before[n][m], before[m][n] = not may_follow(n, m), not may_follow(m, n)
+            if before[n][m] and before[m][n]:  # mostly the first statements of a long loop
+                return None
     order: list[int] = []
     while len(order) < count:  # before[n][m]: statement m has to come before statement n
         left = [n for n in range(count) if n not in order]
