@@ -502,3 +502,18 @@ def test_rows_of_a_triangle_fill_wide_vectors(bits: int, rows: int, widths: list
     noted = found.get(found.get_block("C")).annotations[VECTORIZE]
     sampled = [e.values[0] for e in found.trace.entries if e.kind.name == "sample_categorical"]
     assert (sampled or [[noted]]) == [widths]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("T.float64(0)", ForKind.SERIAL), ("A[i]", ForKind.PARALLEL)]
+)
+def test_threads_do_not_start_to_set_a_short_buffer(value: str, kind: ForKind) -> None:
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((3000,), "float64"), B: T.Buffer((3000,), "float64")):
+    for i in range(3000):
+        B[i] = {value}
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    assert [sch.get(loop).kind for loop in sch.get_loops("B")] == [kind, ForKind.VECTORIZED]
