@@ -29,7 +29,8 @@ from metasched.space.loop_kinds import (
     undo_to,
 )
 from metasched.space.merging import merge_vectors
-from metasched.space.modules.cut_digits import cut_digits
+from metasched.space.modules.cut_digits import FEWEST, cut_digits
+from metasched.space.modules.join_iterators import join_iterators
 from metasched.space.own_loops import has_own_loops, lanes_of, suits_lanes
 from metasched.space.strides import has_vectors
 from metasched.target import Target, cpu_of
@@ -60,7 +61,7 @@ def _function(sch: Schedule, name: str, func: str | None, target: Target) -> Non
 
     def vectors(child: Child) -> None:
         block = sch.get_block(child.block.name, func)
-        if cut_digits(sch, block):
+        if join_iterators(sch, block, FEWEST) or cut_digits(sch, block):
             child = child_of(sch, child.token)
         if suits_lanes(child.block) or not has_own_loops(child.block):
             lanes = lanes_of(child.block, cpu_of(target).vector_bits)

@@ -6,7 +6,9 @@ import pytest
 from oracle import check_numbers
 from space.candidates import TARGET, draw
 
-from metasched.kinds import default_modules
+from metasched.ir.expr import as_int
+from metasched.ir.stmt import ForKind
+from metasched.kinds import default_modules, default_trace
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
@@ -71,3 +73,39 @@ def f(X: T.Buffer((9, 64)), M: T.Buffer((3, 32)), G: T.Buffer((3, 32)), D: T.Buf
     for seed, space in enumerate(spaces):
         made = draw(func, space, seed)
         check_numbers(func, made.mod, compiled=True)
+
+
+MOSAIC = """
+@T.prim_func
+def f(X: T.Buffer((18, 66), "uint16"), C: T.Buffer((16, 64, 3), "uint16")):
+    for y, x in T.grid(8, 32):
+        for a, b in T.grid(2, 2):
+            i = 2 * y + a + 1
+            j = 2 * x + b + 1
+            h = (T.int32(X[i, j - 1]) + T.int32(X[i, j + 1])) // 2
+            s = T.int32(X[i, j])
+            C[2 * y + a, 2 * x + b, 0] = T.uint16(T.if_then_else(b == 0, s, h))
+            C[2 * y + a, 2 * x + b, 1] = T.uint16(T.if_then_else((a + b) % 2 == 0, s, h))
+            C[2 * y + a, 2 * x + b, 2] = T.uint16(T.if_then_else(a == 1, s, h))
+"""
+
+
+def test_the_colours_of_a_pixel_do_not_hide_its_digits() -> None:
+    func = parse(MOSAIC)
+    generator = SpaceGenerator(default_modules(TARGET))
+    spaces = generator.generate(func, TARGET)
+    assert spaces and not generator.failures
+    for space in spaces:
+        sch = next(s for seed in range(9) if (s := draw(func, space, seed)) is not None)
+        assert not any(as_int(sch.get(loop).extent) == 2 for loop in sch.get_loops("C"))
+        check_numbers(func, sch.mod, compiled=True)
+
+
+def test_the_default_schedule_joins_digits_that_are_shorter_than_vectors() -> None:
+    """Two lanes along `b` made a demosaic slower than as written."""
+    func = parse(MOSAIC)
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    lanes = [x for x in map(sch.get, sch.get_loops("C")) if x.kind is ForKind.VECTORIZED]
+    assert [as_int(x.extent) for x in lanes] == [TARGET.vector_bits // 16]
+    check_numbers(func, sch.mod, compiled=True)

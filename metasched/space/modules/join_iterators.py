@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from metasched.analysis.access import SHUFFLED
 from metasched.analysis.block import TILED
 from metasched.arith.affine import linear
 from metasched.arith.indexmap import IndexMap
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import Block, IterVar
+from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.loop_kinds import undo_to
 from metasched.space.strides import has_vectors
 from metasched.space.tiling import changed, untouched
 
@@ -33,32 +36,55 @@ class JoinIterators:
         return "join_iterators"
 
     def __call__(self, sch: Schedule, block: BlockRV) -> list[Schedule]:
-        realize = sch.state.block(block)
-        node = realize.block
-        if sch.state.parent(realize) is None or TILED in node.annotations:
+        if not _digits(sch, block):
             return [sch]
-        plain = all(v.is_spatial for v in node.iter_vars) and node.init is None
-        if not plain or not untouched(sch.state.scope(realize).child(node.token)):
-            return [sch]
-        groups = _groups(node)
-        if not groups:
-            return [sch]
+        return changed(sch, lambda variant: join_iterators(variant, block)) or [sch]
 
-        def join(variant: Schedule) -> bool:
-            variant.transform_block_layout(block, _joined(node.iter_vars, groups))
-            return has_vectors(variant.get(block))
 
-        return changed(sch, join) or [sch]
+def join_iterators(sch: Schedule, block: BlockRV, fewest: int = 0) -> bool:
+    """Rewrite a block as the file's docstring shows, if it has vectors then.
+
+    Args:
+        fewest: only where an iterator of the joined ones has fewer iterations alone.
+    """
+    groups, iters = _digits(sch, block), sch.get(block).iter_vars
+    extents = {v.var: as_int(v.dom.extent) or 0 for v in iters}
+    if not groups or (fewest and min(extents[g[-1]] for g in groups) >= fewest):
+        return False
+    before = len(sch.trace)
+    sch.transform_block_layout(block, _joined(iters, groups))
+    if has_vectors(sch.get(block)):
+        return True
+    undo_to(sch, before)
+    return False
+
+
+def _digits(sch: Schedule, block: BlockRV) -> list[list[Var]]:
+    """The `_groups` of an untouched elementwise block; none for another block."""
+    realize = sch.state.block(block)
+    node = realize.block
+    if sch.state.parent(realize) is None or TILED in node.annotations:
+        return []
+    plain = all(v.is_spatial for v in node.iter_vars) and node.init is None
+    if not plain or not untouched(sch.state.scope(realize).child(node.token)):
+        return []
+    return _groups(node)
 
 
 def _groups(block: Block) -> list[list[Var]]:
     """The iterators of each index of the only store that several make up as digits, outermost
-    first. None where the last index is not among them: rows are vectors as they are."""
+    first. None where the last index that moves is not among them: rows are vectors as they are."""
     found: list[list[Var]] = []
     if len(block.writes) != 1:
         return found
     extents = {v.var: as_int(v.dom.extent) or 0 for v in block.iter_vars}
-    for r in block.writes[0].region:
+    region = list(block.writes[0].region)
+    parts = 1  # of an element, as colours of a pixel, stored by statements of their own
+    while region and not free_vars(region[-1].min) and parts <= SHUFFLED:
+        parts *= as_int(region.pop().extent) or SHUFFLED + 1
+    if parts > SHUFFLED:
+        return found
+    for r in region:
         form = linear(r.min)
         digits = sorted(form.terms, key=lambda v: form.terms[v])
         factor = 1
@@ -70,7 +96,7 @@ def _groups(block: Block) -> list[list[Var]]:
             factor *= extents[v]
         if form.const == 0 and len(group) == len(digits) > 1 and as_int(r.extent) == 1:
             found.append(group[::-1])
-        elif r is block.writes[0].region[-1]:
+        elif r is region[-1]:
             return []
     every = [v for group in found for v in group]
     return found if len(every) == len(set(every)) else []
