@@ -73,14 +73,14 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 5022, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        6416,
+        6620,
         "types signature values known_memory windows module emit exchange runs small_floats "
         "arithmetic "
         "in_memory interleaved columns overlaps places memory tiles intrinsics vectormath.* branch "
         "ops fold division clamped_cast expressions "
-        "barrier parallel team transpose scan chunks reductions compaction copies shifted ahead "
-        "rare squares separate_steps side_by_side loops statements parameters function elf compile "
-        "openmp load peak",
+        "barrier parallel team transpose scan chunks reductions ordered_sums compaction copies "
+        "shifted ahead rare squares separate_steps side_by_side loops statements parameters "
+        "function elf compile openmp load peak",
     ),
     (
         "runtime",

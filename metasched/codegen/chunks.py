@@ -1,7 +1,7 @@
 """Serial loops in chunks: a rule that knows the form of a loop emits a vector of its iterations.
 
-The rules are in the modules `compaction`, `shifted`, `ahead`, `rare` and `reductions`. Iterations
-that fill no vector run one after another.
+The rules are in the modules `compaction`, `shifted`, `ahead`, `rare`, `reductions` and
+`ordered_sums`. Iterations that fill no vector run one after another.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from metasched.codegen.compaction import emit_compaction
 from metasched.codegen.copies import emit_copies
 from metasched.codegen.emit import Emitter, Lane
 from metasched.codegen.fold import emit_fold
+from metasched.codegen.ordered_sums import emit_ordered_sums
 from metasched.codegen.overlaps import windows_of
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.rare import emit_rare
@@ -115,7 +116,14 @@ def _by_form(e: Emitter, node: For, extent: Val) -> bool:
     return scalar and any(emit(e, node, extent, plain, serial_loop) for emit in _IN_CHUNKS)
 
 
-_IN_CHUNKS = (emit_compaction, emit_shifted, emit_ahead, emit_rare, emit_reduction)
+_IN_CHUNKS = (
+    emit_compaction,
+    emit_shifted,
+    emit_ahead,
+    emit_rare,
+    emit_reduction,
+    emit_ordered_sums,
+)
 
 
 # -- unrolling

@@ -183,7 +183,7 @@ def _emit_together(
         return False
     if not all(_any_order(e, r) for r in sums):
         return False
-    if not any(_gathered(load) for r in found for load in loads_of(r.value)):
+    if not any(is_gathered(load) for r in found for load in loads_of(r.value)):
         lanes *= max(1, REGISTERS // len(found))
     few, many, done = (e.fresh_label(name) for name in ("few", "lanes", "reduced"))
     e.branch_if(compare(e, GE, extent, literal(least)), many, few)
@@ -251,7 +251,7 @@ def match_reductions(node: For) -> list[Reduction]:
         return []
     nodes = {node for one in known for node in walk_exprs(one.value)}
     loads = [node for node in nodes if isinstance(node, BufferLoad)]
-    gathers = sum(map(_gathered, loads))
+    gathers = sum(map(is_gathered, loads))
     work = sum(isinstance(node, (BinaryOp, Call)) and node.dtype.is_float for node in nodes)
     read = {load.buffer.data for load in loads}
     return known if stored.isdisjoint(read) and work >= WORTH * gathers else []
@@ -273,12 +273,12 @@ def _match(store: Stmt, var: Var, gathers: bool = False) -> Reduction | None:
     for element, value in ((whole.a, whole.b), (whole.b, whole.a)):
         if not isinstance(element, BufferLoad) or element.buffer is not store.buffer:
             continue
-        if element.indices == store.indices and _is_input(value, store, var, gathers):
+        if element.indices == store.indices and is_input(value, store, var, gathers):
             return Reduction(store, type(whole), element, value)
     return None
 
 
-def _is_input(value: Expr, store: BufferStore, var: Var, gathers: bool) -> bool:
+def is_input(value: Expr, store: BufferStore, var: Var, gathers: bool) -> bool:
     """Whether a value runs along memory that the store leaves as it is.
 
     Args:
@@ -302,5 +302,6 @@ def _uncast(expr: Expr) -> Expr:
     return expr
 
 
-def _gathered(load: BufferLoad) -> bool:
+def is_gathered(load: BufferLoad) -> bool:
+    """Whether memory says where a load lies."""
     return any(map(loads_of, load.indices))

@@ -1,0 +1,260 @@
+"""Sums of slow values in serial loops: the values in lanes, then one addition after another.
+
+    for p in range(a, b):                       for a vector of iterations p:
+        q = sqrt(f(X[N[p]]))                        v = q * q if q < 1 else -0.0, in all lanes
+        if q < 1: s = s + q * q         ->          s = s + v[0]; s = s + v[1]; ...
+
+The additions of floats keep their order. An iteration that adds nothing adds -0.0, which changes no
+float. A square root, a division or a condition that nobody can guess takes longer than the addition
+that each iteration waits for. Vectors that add nothing are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from metasched.analysis.guarded import loads_in_any_case
+from metasched.codegen.arithmetic import binary, compare, select
+from metasched.codegen.chunks import loop_over_chunks
+from metasched.codegen.emit import Emitter, Lane, SerialLoop
+from metasched.codegen.memory import store
+from metasched.codegen.places import lane_offsets
+from metasched.codegen.reductions import WORTH, Reduction, is_gathered, is_input
+from metasched.codegen.types import register_type
+from metasched.codegen.values import Val, literal
+from metasched.ir.buffer import BufferLoad
+from metasched.ir.dtype import BOOL, INT32, INT64
+from metasched.ir.expr import (
+    GE,
+    GT,
+    LT,
+    NE,
+    Add,
+    BinaryOp,
+    Div,
+    Expr,
+    FloatImm,
+    FloorDiv,
+    Mul,
+    Sub,
+    Var,
+)
+from metasched.ir.op import FLOATING, Call, Effect, call, effect_of
+from metasched.ir.stmt import BufferStore, For, IfThenElse, LetStmt, SeqStmt, Stmt
+from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs
+
+_MOST = 400
+"""The most operations of a value, with all variables replaced."""
+_SLOW = frozenset(("if_then_else", *FLOATING.split())) - frozenset(
+    ("floor", "ceil", "round", "nearbyint", "trunc")
+)
+
+
+def emit_ordered_sums(
+    e: Emitter, node: For, extent: Val, plain: Callable[[Expr], bool], serial_loop: SerialLoop
+) -> bool:
+    """Emit sums of slow values by vectors, the last one under a mask; returns whether they were
+    emitted.
+
+    Args:
+        plain: whether an expression can be computed for all lanes at once.
+        serial_loop: emits a loop of iterations one after another.
+    """
+    found = match_sums(node)
+    if not found or not all(plain(one.value) for one in found):
+        return False
+    lanes = e.module.vector_bits // found[0].store.buffer.dtype.bits
+    if lanes < 4 or (extent.const is not None and extent.const < lanes):
+        return False
+    few, many, done = (e.fresh_label(name) for name in ("few", "values", "summed"))
+    e.branch_if(compare(e, GE, extent, literal(lanes // 2)), many, few)
+    e.label(many)
+    with e.scope():
+        _emit_all(e, node, found, lanes, extent, serial_loop)
+    e.branch(done)
+    e.label(few)
+    with e.scope():
+        serial_loop(e, node, literal(0), extent)
+    e.branch(done)
+    e.label(done)
+    return True
+
+
+def _emit_all(
+    e: Emitter, node: For, found: list[Reduction], lanes: int, extent: Val, serial_loop: SerialLoop
+) -> None:
+    """Emit all iterations as vectors, whose lanes are added one after another."""
+    slots = [e.fresh("sum") for _ in found]
+    for one, slot in zip(found, slots, strict=True):
+        e.allocas.append(f"{slot} = alloca {register_type(one.store.buffer.dtype, 1)}")
+        e.line(f"store {e.value(one.element).typed}, ptr {slot}")
+    loads = (load for one in found for load in loads_in_any_case(one.value))
+    same = [load for load in loads if node.var not in free_vars(load)]
+
+    def vector(base: Val, mask: Val | None = None) -> None:
+        e.lane = Lane(node.var, base, lanes)
+        with e.sharing():
+            for load in same:
+                e.share(load, mask)  # an element for all lanes, and there is a lane
+            with e.masked(mask) if mask is not None else nullcontext():
+                values = [e.widen(e.value(one.value), lanes) for one in found]
+        e.lane = None
+        if mask is not None:
+            zero = e.widen(literal(-0.0, found[0].store.buffer.dtype), lanes)
+            values = [select(e, mask, value, zero) for value in values]
+        if all(_guarded(one.value) for one in found):
+            _where_some_lane_adds(e, values, partial(_add, e, slots, values))
+        else:
+            _add(e, slots, values)
+
+    whole = binary(e, FloorDiv, extent, literal(lanes))
+    loop_over_chunks(e, node, (literal(0), whole), lanes, vector, serial_loop)
+    begin = binary(e, Mul, whole, literal(lanes))
+    left = binary(e, Sub, extent, begin)
+    rest, done = e.fresh_label("rest"), e.fresh_label("all")
+    e.branch_if(compare(e, GT, left, literal(0)), rest, done)
+    e.label(rest)
+    with e.scope():
+        vector(begin, compare(e, LT, lane_offsets(e, lanes), e.widen(left, lanes)))
+    e.branch(done)
+    e.label(done)
+    for one, slot in zip(found, slots, strict=True):
+        dtype = one.store.buffer.dtype
+        result = e.inline(f"load {register_type(dtype, 1)}, ptr {slot}", dtype, 1)
+        store(e, one.store.buffer, one.store.indices[0], result, None)
+
+
+def _add(e: Emitter, slots: list[str], values: list[Val]) -> None:
+    """Add the lanes of vectors to the sums at places of the stack, one lane after another."""
+    for slot, value in zip(slots, values, strict=True):
+        dtype = value.dtype
+        before = e.inline(f"load {register_type(dtype, 1)}, ptr {slot}", dtype, 1)
+        name = f"llvm.vector.reduce.fadd.v{value.lanes}f{dtype.bits}"
+        e.line(f"store {e.intrinsic(name, dtype, 1, before, value).typed}, ptr {slot}")
+
+
+def _where_some_lane_adds(e: Emitter, values: list[Val], emit: Callable[[], None]) -> None:
+    """Emit code behind a test whether a lane is not -0.0, which tests of the program may make all
+    lanes."""
+    run, skip = e.fresh_label("some"), e.fresh_label("none")
+    for value in values:
+        dtype, lanes = (INT32 if value.dtype.bits == 32 else INT64), value.lanes
+        kind = register_type(dtype, lanes)
+        bits = e.pure(f"bitcast {value.typed} to {kind}", dtype, lanes, value)
+        nothing = e.widen(literal(-(1 << dtype.bits - 1), dtype), lanes)
+        some = e.intrinsic(
+            f"llvm.vector.reduce.or.v{lanes}i1", BOOL, 1, compare(e, NE, bits, nothing)
+        )
+        other = e.fresh_label("other")
+        e.branch_if(some, run, other)
+        e.label(other)
+    e.branch(skip)
+    e.label(run)
+    e.line('call void asm sideeffect "", ""()')  # LLVM would run what follows in any case
+    with e.scope():
+        emit()
+    e.branch(skip)
+    e.label(skip)
+
+
+def _guarded(value: Expr) -> bool:
+    """Whether a value is -0.0 where a test fails."""
+    if not isinstance(value, Call) or value.op.name != "if_then_else":
+        return False
+    return any(
+        _guarded(arm) or (isinstance(arm, FloatImm) and _is_nothing(arm.value))
+        for arm in value.args[1:]
+    )
+
+
+def _is_nothing(value: float) -> bool:
+    return value == 0 and math.copysign(1, value) < 0
+
+
+def match_sums(node: For) -> list[Reduction]:
+    """The loop as sums of floats in elements of their own, of which some values are slow; empty for
+    another loop."""
+    sums = _Sums()
+    if not sums.read(node.body, {}):
+        return []
+    known = [
+        Reduction(one, Add, BufferLoad(one.buffer, one.indices), value)
+        for one, value in sums.found.values()
+    ]
+    stored = {one.store.buffer.data for one in known}
+    if len(stored) < len(known) or len({one.store.buffer.dtype for one in known}) != 1:
+        return []
+    for one in known:
+        index = one.store.indices[0]
+        if node.var in free_vars(index) or loads_of(index):
+            return []
+        if not is_input(one.value, one.store, node.var, gathers=True):
+            return []
+    nodes = {x for one in known for x in walk_exprs(one.value)}
+    if len(nodes) > _MOST or any(
+        x.buffer.data in stored for x in nodes if isinstance(x, BufferLoad)
+    ):
+        return []
+    floats = [x for x in nodes if isinstance(x, (BinaryOp, Call)) and x.dtype.is_float]
+    slow = any(isinstance(x, Div) or (isinstance(x, Call) and x.op.name in _SLOW) for x in floats)
+    gathers = sum(is_gathered(x) for x in nodes if isinstance(x, BufferLoad))
+    return known if slow and len(floats) >= WORTH * gathers else []
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What a body adds to which elements: a store of each sum, and the value that is added."""
+
+    found: dict[tuple[Var, Expr], tuple[BufferStore, Expr]] = field(default_factory=dict)
+
+    def read(self, stmt: Stmt, known: Mapping[Var, Expr]) -> bool:
+        """Read a statement with values of variables; False where it is no sum of floats."""
+        if isinstance(stmt, LetStmt):
+            if effect_of(stmt.value) > Effect.READ:
+                return False
+            return self.read(stmt.body, {**known, stmt.var: substitute(stmt.value, known)})
+        if isinstance(stmt, SeqStmt):
+            return all(self.read(part, known) for part in stmt.items)
+        if isinstance(stmt, IfThenElse):
+            return self._branch(stmt, known)
+        if not isinstance(stmt, BufferStore) or stmt.predicate is not None:
+            return False
+        whole = stmt.value
+        if len(stmt.indices) != 1 or not isinstance(whole, Add):
+            return False
+        if str(stmt.buffer.dtype) not in ("float32", "float64"):
+            return False
+        for element, value in ((whole.a, whole.b), (whole.b, whole.a)):
+            if not isinstance(element, BufferLoad) or element.buffer is not stmt.buffer:
+                continue
+            if element.indices == stmt.indices and element.predicate is None:
+                return self._add(stmt, substitute(value, known))
+        return False
+
+    def _add(self, one: BufferStore, value: Expr) -> bool:
+        key = one.buffer.data, one.indices[0]
+        if key in self.found or effect_of(value) > Effect.READ:
+            return False  # two additions to an element in an iteration
+        self.found[key] = one, value
+        return True
+
+    def _branch(self, stmt: IfThenElse, known: Mapping[Var, Expr]) -> bool:
+        condition = substitute(stmt.condition, known)
+        then, orelse = _Sums(), _Sums()
+        if effect_of(condition) > Effect.READ or not then.read(stmt.then, known):
+            return False
+        if stmt.orelse is not None and not orelse.read(stmt.orelse, known):
+            return False
+        for key in dict.fromkeys((*then.found, *orelse.found)):
+            one = then.found.get(key) or orelse.found[key]
+            nothing = FloatImm(one[0].buffer.dtype, -0.0)
+            added, other = (
+                side.found[key][1] if key in side.found else nothing for side in (then, orelse)
+            )
+            if not self._add(one[0], call("if_then_else", condition, added, other)):
+                return False
+        return True
