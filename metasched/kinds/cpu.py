@@ -24,6 +24,7 @@ from metasched.postproc.rewrite_layout import RewriteLayout
 from metasched.postproc.size_limits import LimitCode, LimitStack, LimitVector
 from metasched.postproc.tensorize import RewriteTensorize
 from metasched.schedule.plugin import Postproc, Weighted
+from metasched.space.combinators import chain
 from metasched.space.default_schedule import vectors_and_threads
 from metasched.space.module import Module
 from metasched.space.modules.auto_inline import AutoInline, InlineConstantScalars
@@ -53,6 +54,7 @@ from metasched.space.modules.row_elimination import RowElimination
 from metasched.space.modules.scan import VectorScan
 from metasched.space.modules.scatter import Scatter
 from metasched.space.modules.scatter_to_gather import ScatterToGather
+from metasched.space.modules.separate_phases import SeparatePhases
 from metasched.space.modules.separate_windows import SeparateWindows
 from metasched.space.modules.skip_zeros import SkipZeros
 from metasched.space.modules.stage_values import StageValues
@@ -118,10 +120,10 @@ def _preparing(target: Target, rows: FuseRowBlocks) -> tuple[Module, ...]:
     comes early, because tiling needs a nest for each block; windows are gathered before it, because
     it gives sums buffers of their own, and after it, in the nests that it separated; whole
     iterations in lanes are offered for what it left together; zeros between inputs are stepped over
-    before inlining hides their stage, and slow values of sums get stages after it; iterators are
-    joined before inlining, whose results have the indices of their consumers; inlining comes before
-    tiling, which sees fewer blocks then, but after overlapped tiling, which keeps stages that
-    neighbours share.
+    before inlining hides their stage, and slow values of sums get stages after it, as do copies of
+    operands; iterators are joined before inlining, whose results have the indices of their
+    consumers; inlining comes before tiling, which sees fewer blocks then, but after overlapped
+    tiling, which keeps stages that neighbours share.
     """
     cpu = cpu_of(target)
     bits, cores = cpu.vector_bits, cpu.num_cores
@@ -142,7 +144,7 @@ def _preparing(target: Target, rows: FuseRowBlocks) -> tuple[Module, ...]:
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
-        StageValues(),
+        chain(StageValues(), SeparatePhases()),
         CutDigits(),
         SeparateWindows(),
         RollingUpdate(rows),

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metasched.analysis.access import accesses
+from metasched.analysis.access import SHUFFLED, accesses
 from metasched.analysis.block import is_leaf
 from metasched.errors import ScheduleError
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import Block
-from metasched.schedule.handles import BlockRV
+from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import iter_stride, vector_iter
 from metasched.space.tiling import axes, changed, uniform, untouched
@@ -51,6 +51,9 @@ class TileTransposition:
     def _apply(self, sch: Schedule, block: BlockRV, row: int, column: int) -> None:
         loops = {axis.position: axis for axis in axes(sch, block)}
         lanes = self.vector_bits // sch.get(block).writes[0].buffer.dtype.bits
+        if (loops[row].extent or 0) <= SHUFFLED and (loops[column].extent or 0) >= lanes >= 2:
+            _store_parts(sch, {n: axis.loop for n, axis in loops.items()}, row, column, lanes)
+            return
         fitting = [n for n in self.squares if n * lanes <= (loops[row].extent or 0)]
         if lanes < 2 or not fitting or (loops[column].extent or 0) < lanes:
             raise ScheduleError(self.name, "too-small", "the block has less than a square")
@@ -60,6 +63,18 @@ class TileTransposition:
         sch.reorder(above, beside, tile, rows, columns)
         sch.unroll(rows)
         sch.vectorize(columns)
+
+
+def _store_parts(
+    sch: Schedule, loops: dict[int, LoopRV], row: int, column: int, lanes: int
+) -> None:
+    """Store a vector for each of a few rows that one run of memory is made of, as P[p, m] of
+    X[4 * m + p]: the run is loaded once."""
+    around, columns = sch.split(loops[column], [None, lanes])
+    rest = [loop for n, loop in loops.items() if n not in (row, column)]
+    sch.reorder(*rest, around, loops[row], columns)
+    sch.unroll(loops[row])
+    sch.vectorize(columns)
 
 
 def _crossed(block: Block) -> tuple[int, int] | None:
