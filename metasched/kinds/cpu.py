@@ -63,6 +63,7 @@ from metasched.space.modules.step_over_zeros import StepOverZeros
 from metasched.space.modules.tensor_instruction import UseTensorInstruction
 from metasched.space.modules.time_tiling import TimeTiling
 from metasched.space.modules.transposition import TileTransposition
+from metasched.space.modules.turned_operands import TurnedOperands
 from metasched.space.modules.vector_rows import VectorRows
 from metasched.space.modules.vector_update import VectorUpdate
 from metasched.space.modules.wavefront import Wavefront
@@ -144,7 +145,7 @@ def _preparing(target: Target, rows: FuseRowBlocks) -> tuple[Module, ...]:
         InlineConstantScalars(),
         OverlappedTiling(bits),
         AutoInline(),
-        chain(StageValues(), SeparatePhases()),
+        chain(StageValues(), SeparatePhases(), TurnedOperands()),
         CutDigits(),
         SeparateWindows(),
         RollingUpdate(rows),

@@ -64,7 +64,7 @@ def solver(X: T.Buffer((60, 60), "int32"), U: T.Buffer((60, 60), "int32")):
             for j in range(1, 60):
                 with T.block("forward"):
                     P[i, j] = P[i, j - 1] * 3 + 1
-                    Q[i, j] = X[j, i] - Q[i, j - 1] * P[i, j - 1]
+                    Q[i, j] = X[j, 59 - i] - Q[i, j - 1] * P[i, j - 1]
             for j in range(1, 60):
                 with T.block("backward"):
                     U[i, 60 - j] = P[i, 60 - j] - Q[i, 60 - j]

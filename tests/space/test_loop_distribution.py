@@ -168,3 +168,36 @@ def test_sums_of_rows_and_columns_that_share_values_are_cut():
         sch = next((s for seed in range(30) if (s := draw(func, space, seed)) is not None), None)
         assert sch is not None, "no draw is legal"
         check_numbers(func, sch.mod, compiled=True)
+
+
+CASCADE = """
+@T.prim_func
+def cascade(X: T.Buffer((32, 90), "float32"), B: T.Buffer((3, 3), "float32"),
+            Y: T.Buffer((32, 90), "float32")):
+    for c in range(32):
+        s = T.alloc_buffer((3,), "float32")
+        for k in range(3):
+            s[k] = T.float32(0)
+        for n in range(90):
+            v = X[c, n]
+            for k in range(3):
+                y = T.max(T.min(B[k, 0] * v + s[k], T.float32(99)), T.float32(-99))
+                s[k] = B[k, 1] * v - B[k, 2] * y
+                v = y
+            Y[c, n] = v
+"""
+
+
+def test_channels_lie_side_by_side_in_the_state_of_filters():
+    """Sections and samples need their order: vectors of channels update the state."""
+    func = parse(CASCADE)
+    generator = SpaceGenerator(default_modules(TARGET))
+    checked = 0
+    for space in generator.generate(func, TARGET):
+        sch = next(s for seed in range(9) if (s := draw(func, space, seed)) is not None)
+        shapes = {b.constant_shape() for b in sch.get(sch.get_block("root")).alloc_buffers}
+        assert (32, 3) not in shapes
+        if (3, 32) in shapes and not checked:
+            check_numbers(func, sch.mod, seeds=(0,), compiled=True)
+            checked += 1
+    assert checked and not generator.failures

@@ -29,6 +29,7 @@ from metasched.ir.stmt import BlockToken
 from metasched.ir.visit import blocks_of
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
+from metasched.space.lane_layout import lanes_last
 from metasched.space.lanes import MOST
 from metasched.space.loop_kinds import (
     SMALL,
@@ -112,6 +113,7 @@ def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> b
             pass
         if all(v.is_spatial for v in child.block.iter_vars):
             _in_loop_order(sch, handle)  # an expanded buffer brought its iterators last
+    lanes_last(sch, name, func)
     return joined
 
 
