@@ -7,7 +7,7 @@ the others. Schedule steps may reorder loops of blocks whose bindings have this 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from metasched.arith.analyzer import Analyzer
@@ -20,7 +20,7 @@ from metasched.arith.iterform import (
     Reader,
     size_expr,
 )
-from metasched.arith.iterlimit import is_empty, limit, narrowed, narrowed_ranges
+from metasched.arith.iterlimit import is_empty, limit, narrowed
 from metasched.arith.linear import Linear, emit
 from metasched.arith.mixed_radix import Runs, in_mixed_radix, tiles
 from metasched.ir.buffer import Range
@@ -46,11 +46,14 @@ Level: TypeAlias = Literal["none", "surjective", "bijective"]
 class IterMap:
     """The result of a detection: one sum for each expression, or a sentence in `error`.
 
-    `literal` is True if the expressions are sums of digits only without simplification.
+    Attributes:
+        ranges: the iterators, narrowed by the predicate: marks count from the minima of these.
+        literal: whether the expressions are sums of digits only without simplification.
     """
 
     sums: tuple[IterSum, ...]
     error: str | None = None
+    ranges: Mapping[Var, Range] = field(default_factory=dict)
     literal: bool = False
 
     def __bool__(self) -> bool:
@@ -128,12 +131,12 @@ def _known(
 
 def _attempt(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -> IterMap:
     try:
-        return IterMap(_detect(exprs, ranges, how, False))
+        return _detect(exprs, ranges, how, False)
     except NotAffine as first:
         reason = str(first)
     if any(isinstance(e, (FloorDiv, FloorMod)) for x in exprs for e in walk_exprs(x)):
         try:
-            return IterMap(_detect(exprs, ranges, how, True), literal=True)
+            return _detect(exprs, ranges, how, True)
         except NotAffine:
             pass
     return IterMap((), reason)
@@ -141,7 +144,7 @@ def _attempt(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -> I
 
 def _detect(
     exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How, literal: bool
-) -> tuple[IterSum, ...]:
+) -> IterMap:
     predicate, level, simplify_trivial = how
     limits: list[tuple[Linear, Expr]] = []
     if predicate is not TRUE:
@@ -172,7 +175,7 @@ def _detect(
         sums.append(IterSum(tuple(splits), lowest))
     if level != "none":
         check(reader, exprs, sums, level == "bijective")
-    return tuple(sums)
+    return IterMap(tuple(sums), None, ranges, literal)
 
 
 # ---- back to expressions -----------------------------------------------------------------
@@ -183,8 +186,7 @@ def sum_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr:
 
     Args:
         total: the sum.
-        ranges: the ranges given to the detection, narrowed by its predicate, because marks count
-            from the minima of these ranges.
+        ranges: the ranges of the map (`IterMap.ranges`).
         dtype: the type of the expression.
     """
     result: Expr | None = None
@@ -242,18 +244,16 @@ def _simplified(exprs: Sequence[Expr], ranges: Mapping[Var, Range], how: _How) -
     predicate, level, simplify_trivial = how
     an = Analyzer(ranges, keep_units=not simplify_trivial)
     found = detect_iter_map(exprs, ranges, predicate, level, simplify_trivial)
-    if found.error is None:
-        ranges = narrowed_ranges(ranges, predicate)  # the marks count from the narrowed minimum
-    elif predicate is not TRUE and level != "bijective":
+    if found.error is not None and predicate is not TRUE and level != "bijective":
         found = detect_iter_map(exprs, ranges, TRUE, level, simplify_trivial)
     if found.error is not None:
         return [an.simplify(e) for e in exprs]
     totals = list(zip(exprs, found.sums, strict=True))
     if found.literal:
-        digits = [digits_expr(total, ranges, e.dtype) for e, total in totals]
+        digits = [digits_expr(total, found.ranges, e.dtype) for e, total in totals]
         if None not in digits:
             return [d for d in digits if d is not None]
-    return [an.simplify(sum_expr(total, ranges, e.dtype)) for e, total in totals]
+    return [an.simplify(sum_expr(total, found.ranges, e.dtype)) for e, total in totals]
 
 
 def digits_expr(total: IterSum, ranges: Mapping[Var, Range], dtype: DType) -> Expr | None:

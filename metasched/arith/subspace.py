@@ -9,7 +9,6 @@ from typing import NamedTuple
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.conditions import conjuncts
 from metasched.arith.iterform import IterMark, IterSplit, IterSum, Size, size_expr
-from metasched.arith.iterlimit import narrowed_ranges
 from metasched.arith.itermap import Level, detect_iter_map, split_expr
 from metasched.ir.buffer import Range
 from metasched.ir.dtype import DType
@@ -84,7 +83,7 @@ def subspace_divide(
     found = detect_iter_map(bindings, ranges, predicate, level)
     if found.error is not None:
         return None
-    divider = _Divider(ranges, frozenset(inner_vars), predicate)
+    divider = _Divider(ranges, frozenset(inner_vars), found.ranges)
     try:
         parts = [divider.binding(s, e.dtype) for s, e in zip(found.sums, bindings, strict=True)]
         return Division(tuple(parts), *divider.predicates(predicate))
@@ -93,8 +92,10 @@ def subspace_divide(
 
 
 class _Divider:
-    def __init__(self, ranges: Mapping[Var, Range], inner: frozenset[Var], predicate: Expr) -> None:
-        self.ranges = narrowed_ranges(ranges, predicate)  # the marks count from these minima
+    def __init__(
+        self, ranges: Mapping[Var, Range], inner: frozenset[Var], counted: Mapping[Var, Range]
+    ) -> None:
+        self.ranges = counted  # the marks count from these minima
         self.inner = inner
         self.single = {v: r.min for v, r in ranges.items() if as_int(r.extent) == 1}
         self.an = Analyzer(ranges)

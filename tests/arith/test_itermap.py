@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metasched.arith.analyzer import Analyzer
-from metasched.arith.iterlimit import narrowed_ranges
 from metasched.arith.itermap import (
     IterMap,
     detect_iter_map,
@@ -28,6 +27,7 @@ from .enumeration import assignments, evaluate
 
 I, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")
 OFF = And(And(I >= 1, J // 2 >= 1), K < 5)  # minima move away from zero
+TWICE = And(J // 3 < 1, J % 3 >= 1)  # the second bound is one on j itself where the first holds
 LEVELS = st.sampled_from(["surjective", "bijective"])
 FAST = settings(max_examples=60, deadline=None)
 R = Range.of
@@ -51,9 +51,8 @@ def check_claim(exprs: list[Expr], extents: dict[Var, int], predicate: Expr, lev
     if found.error is not None:
         return found
     rows = points(exprs, extents, predicate)
-    counted = narrowed_ranges(ranges_of(extents), predicate)
     again = points(
-        [sum_expr(s, counted, e.dtype) for s, e in zip(found.sums, exprs, strict=True)],
+        [sum_expr(s, found.ranges, e.dtype) for s, e in zip(found.sums, exprs, strict=True)],
         extents,
         predicate,
     )
@@ -115,7 +114,14 @@ def test_with_predicates(
 ) -> None:
     exprs, extents = case
     fused = I * (extents[J] * extents[K]) + J * extents[K] + K
-    for predicate in (fused < top, And(fused >= low, fused < top + low), I < 3, J // 2 < 1, OFF):
+    for predicate in (
+        fused < top,
+        And(fused >= low, fused < top + low),
+        I < 3,
+        J // 2 < 1,
+        OFF,
+        TWICE,
+    ):
         if len(points(exprs, extents, predicate)) == 0:
             continue
         check_claim([*exprs], extents, predicate, level)
@@ -215,7 +221,13 @@ def test_subspace_division(
 ) -> None:
     exprs, extents = case
     fused = I * (extents[J] * extents[K]) + J * extents[K] + K
-    for predicate, group in ((TRUE, exprs), (fused < top, [fused]), (I < 2, exprs), (OFF, exprs)):
+    for predicate, group in (
+        (TRUE, exprs),
+        (fused < top, [fused]),
+        (I < 2, exprs),
+        (OFF, exprs),
+        (TWICE, exprs),
+    ):
         done = subspace_divide(group, ranges_of(extents), inner, predicate)
         if done is None:
             continue
@@ -321,3 +333,13 @@ def test_a_lower_bound_in_the_predicate_keeps_the_offset() -> None:
     guard = And(as_expr(2) <= i, i < 66)
     (kept,) = iter_map_simplify([i + u - 2], ranges, guard, simplify_trivial=False)
     assert show_expr(kept) == "i + u - 2"
+
+
+def test_a_bound_that_counts_only_under_another_bound() -> None:
+    value, extents = J % 6 + J // 6 - 1, {J: 12}
+    predicate = And(J // 6 < 1, J % 6 >= 1)
+    simple = iter_map_simplify([value], ranges_of(extents), predicate)
+    assert show_expr(simple[0]) == "j - 1"
+    check_claim([value], extents, predicate, "bijective")
+    done = subspace_divide([value], ranges_of(extents), {J}, predicate)
+    assert done is not None and show_expr(done.bindings[0].inner) == "j - 1"

@@ -691,3 +691,19 @@ def test_a_copy_does_not_divide_by_zero_beside_the_triangle() -> None:
         sch, step, "divides", "an index may divide by zero beside the elements of c: by v"
     )
     check_transform(remainders, sch)
+
+
+@T.prim_func
+def half_skipped(A: T.Buffer((5,), "int32"), B: T.Buffer((1, 5), "int32")):
+    for i, j in T.grid(2, 5):
+        with T.block("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.where(i < 1)
+            B[vi, vj] = A[vj]
+
+
+def test_skewed_loops_are_fused_where_a_condition_leaves_one_row() -> None:
+    """vj was one too small: f % 6 >= 1 is f >= 1 where f // 6 < 1 holds, and counted twice."""
+    sch, _, ((i, j),) = start(half_skipped, "b")
+    sch.fuse(i, sch.skew(i, j, -1))
+    check_transform(half_skipped, sch)
