@@ -8,13 +8,13 @@ exception: its block declares the memory that it uses, and this contract decides
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from metasched.ir.expr import Expr, StringImm, Var
 from metasched.ir.func import IRModule
 from metasched.ir.op import LIBM_SYMBOLS, Call
 from metasched.ir.stmt import BlockRealize, For, ForKind, IfThenElse, Stmt, While, fact
-from metasched.ir.visit import walk, walk_exprs
+from metasched.ir.visit import blocks_of, walk, walk_exprs
 
 _FOREIGN = ("call_extern", "call_packed")
 _POINTERS = ("address_of", "access_ptr")
@@ -24,6 +24,21 @@ Path: TypeAlias = tuple[Any, ...]
 """Where a statement stands: its loops, blocks and conditions, each with its position."""
 
 
+class ForeignCall(NamedTuple):
+    """A call of a foreign function.
+
+    Attributes:
+        around: the innermost loop or block.
+        in_instance: whether a block without blocks, or a statement without statements, holds the
+            call: each of its instances makes the call as often as before, wherever it runs.
+    """
+
+    function: str
+    path: Path
+    around: For | BlockRealize | None
+    in_instance: bool
+
+
 def calls_out(mod: IRModule) -> bool:
     """Whether a module calls a foreign function that may do what no region tells."""
     bodies = [func.body for func in mod.functions.values()]
@@ -31,31 +46,33 @@ def calls_out(mod: IRModule) -> bool:
 
 
 @fact
-def foreign_calls(body: Stmt) -> list[tuple[str, Path, For | BlockRealize | None]]:
-    """The foreign calls of a body in program order: function, place, innermost loop or block.
+def foreign_calls(body: Stmt) -> list[ForeignCall]:
+    """The foreign calls of a body in program order.
 
     Equal functions and places mean that the calls happen in the same order, and as often.
     """
-    return list(_below(body, (), None, [0]))
+    return list(_below(body, (), None, False, [0]))
 
 
 def _below(
-    stmt: Stmt, path: Path, around: For | BlockRealize | None, position: list[int]
-) -> Iterator[tuple[str, Path, For | BlockRealize | None]]:
+    stmt: Stmt, path: Path, around: For | BlockRealize | None, in_leaf: bool, position: list[int]
+) -> Iterator[ForeignCall]:
     """The calls in a statement, whose position among those of its parent is `position[0]`."""
     for expr in stmt.exprs:
         for e in walk_exprs(expr):
             if (name := _function(e)) is not None:
-                yield name, path, around
+                yield ForeignCall(name, path, around, in_leaf or not stmt.stmts)
     key = _key(stmt)
     if key is None:
         for part in stmt.stmts:
-            yield from _below(part, path, around, position)
+            yield from _below(part, path, around, in_leaf, position)
         return
     found = False
+    if isinstance(stmt, BlockRealize):
+        in_leaf = not any(True for _ in blocks_of(stmt.block))
     for branch, part in enumerate(stmt.stmts):
         inner = stmt if isinstance(stmt, (For, BlockRealize)) else around
-        for call in _below(part, (*path, (position[0], branch, *key)), inner, [0]):
+        for call in _below(part, (*path, (position[0], branch, *key)), inner, in_leaf, [0]):
             yield call
             found = True
     position[0] += found

@@ -206,6 +206,7 @@ class InstructionKind:
         If the primitive raises an error, `state` is restored from `saved`, if given.
         """
         state.primitive, state.drawn, state.canonical = self.name, None, None
+        state.same_order = True
         args: Sequence[Any] = values
         kwargs: dict[str, Any] = {"decision": decision} if self.sampling else {}
         if self.variadic:

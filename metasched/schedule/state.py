@@ -74,11 +74,13 @@ class State:
         drawn: (decision, domain) of the sampling step that is running.
         canonical: arguments, by name, to record in a simpler form than given.
         calls_out: whether the module calls foreign functions, see `analysis.foreign`.
+        same_order: whether all changes of the running primitive keep the instances of all blocks,
+            and their order.
     """
 
     __slots__ = (
         "calls_out", "canonical", "content", "drawn", "func_name", "mode", "primitive", "repairs",
-        "rng", "serial", "skip_legality_checks",
+        "rng", "same_order", "serial", "skip_legality_checks",
     )  # fmt: skip
 
     def __init__(self, mod: IRModule, seed: int, *, check: bool = False) -> None:
@@ -86,6 +88,7 @@ class State:
         self.rng = Rng(seed)
         self.serial = _last_serial(mod)
         self.calls_out = calls_out(mod)
+        self.same_order = False
         self.func_name: str | None = None
         self.primitive = ""
         self.drawn: tuple[Any, Any] | None = None
@@ -346,17 +349,23 @@ class State:
         Steps that relabel often follow each other, and each commit copies a path. So, if legality
         checks are skipped, the changes are deferred until the tree is read.
         """
+        self.same_order = False
         if self.skip_legality_checks:
             self.content.defer_relabelling(node, change)
         else:
             self.commit(edit.wrap(node, change))
 
-    def commit(self, *edits: edit.Edits) -> None:
-        """Apply edits, all stated in terms of the present tree."""
+    def commit(self, *edits: edit.Edits, same_order: bool = False) -> None:
+        """Apply edits, all stated in terms of the present tree.
+
+        `same_order` says that the same instances of all blocks run, in the same order.
+        """
+        self.same_order = self.same_order and same_order
         self.content.commit(*edits)
 
     def set_func(self, name: str, func: PrimFunc) -> None:
         """Replace the function called `name`."""
+        self.same_order = False
         self.content.set_func(name, func)
 
     # -- refusal ---------------------------------------------------------------------------------

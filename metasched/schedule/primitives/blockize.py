@@ -66,7 +66,8 @@ def blockize(
     if isinstance(target, LoopRV):
         loop = state.loop(target)
         made = blockized(state, loop, preserve_unit_iters)
-        state.commit(edit.replace(loop, made))
+        early = made.block.init is not None  # the init runs before all that is inside
+        state.commit(edit.replace(loop, made), same_order=not early)
     else:
         blocks = target if isinstance(target, (list, tuple)) else [target]
         made = _blockize_run(state, blocks, preserve_unit_iters)
@@ -171,7 +172,8 @@ def _blockize_run(state: State, blocks: Sequence[BlockRV | str], preserve: bool)
     made = evolve(made, reads=reads, writes=writes)
     realize = BlockRealize(tuple(bindings), parts[0].predicate, made)
     first, rest = tops[0][1], [top for _, top in tops[1:]]
-    state.commit(edit.replace(first, realize), *(edit.delete(top) for top in rest))
+    deleted = [edit.delete(top) for top in rest]
+    state.commit(edit.replace(first, realize), *deleted, same_order=True)
     return realize
 
 

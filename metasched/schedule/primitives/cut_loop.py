@@ -63,7 +63,7 @@ def cut_loop(state: State, loop: LoopRV, around: LoopRV | int | Expr) -> list[Lo
             body = _copied(state, body)
         low, extent = as_expr(low).astype(node.var.dtype), known.simplify(high - low)
         parts.append(evolve(node, var=var, min=low, extent=extent.astype(var.dtype), body=body))
-    state.commit(edit.replace(node, seq(parts)))
+    state.commit(edit.replace(node, seq(parts)), same_order=True)
     return state.new_loops([part.var for part in parts])
 
 

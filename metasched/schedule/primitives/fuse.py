@@ -78,7 +78,8 @@ def fuse(state: State, *loops: LoopRV, preserve_unit_iters: bool = True) -> Loop
     new = For(fused, as_expr(0, wide), extent, ForKind.SERIAL, nodes[-1].body)
     ranges = ranges_of([*state.loops_above(nodes[0]), new])
     body = rebind(nodes[-1].body, values, ranges, preserve_unit_iters=preserve_unit_iters)
-    state.commit(edit.replace(nodes[0], For(fused, new.min, extent, ForKind.SERIAL, body)))
+    made = For(fused, new.min, extent, ForKind.SERIAL, body)
+    state.commit(edit.replace(nodes[0], made), same_order=True)
     return state.new_loop(fused)
 
 

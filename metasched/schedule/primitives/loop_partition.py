@@ -82,7 +82,8 @@ def loop_partition(
         pieces.append(_realized(holder, evolve(piece, body=body), [own[n.var] for n in outer]))
         variables.append(var)
         low += length
-    state.commit(edit.replace(node, _realized(common, seq(pieces), [n.var for n in outer])))
+    whole = _realized(common, seq(pieces), [n.var for n in outer])
+    state.commit(edit.replace(node, whole), same_order=True)
     return state.new_loops(variables)
 
 

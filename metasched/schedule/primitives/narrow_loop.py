@@ -77,7 +77,7 @@ def narrow_loop(state: State, loop: LoopRV) -> LoopRV:
     inside = logical_and(at >= node.min, at < node.min + node.extent)
     guard = Analyzer(ranges).simplify(inside)  # in the wider type; the value then fits the loop's
     body = rebind(node.body, {node.var: at.astype(var.dtype)}, ranges, guard)
-    state.commit(edit.replace(node, evolve(new, body=body)))
+    state.commit(edit.replace(node, evolve(new, body=body)), same_order=True)
     return state.new_loop(var)
 
 

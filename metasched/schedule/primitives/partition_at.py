@@ -75,7 +75,7 @@ def partition_at(state: State, outer: LoopRV, inner: LoopRV, offset: int) -> lis
             body = renamed(body, names, f"_{node.var.name}{number}")
         parts.append(evolve(part, body=body))
         variables.append(var)
-    state.commit(edit.replace(node, seq(parts)))
+    state.commit(edit.replace(node, seq(parts)), same_order=True)
     return state.new_loops(variables)
 
 

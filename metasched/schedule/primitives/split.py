@@ -72,7 +72,8 @@ def split(
             guard = analyzer.simplify(flat < node.extent)
     values = {node.var: from_start(node, flat)}
     body = rebind(node.body, values, ranges, guard, preserve_unit_iters=preserve_unit_iters)
-    state.commit(edit.replace(node, nest(list(zip(variables, extents, strict=True)), body)))
+    made = nest(list(zip(variables, extents, strict=True)), body)
+    state.commit(edit.replace(node, made), same_order=exact or not disable_predication)
     return state.new_loops(variables)
 
 

@@ -40,7 +40,8 @@ def unblockize(state: State, block: BlockRV | str) -> None:
     assert around is not None
     plain = _statements(realize, Analyzer(ranges_of(state.loops_above(realize))))
     body = transform(around.body, lambda s: plain if s is realize else None)
-    state.commit(edit.replace(around, evolve(around, body=closed_body(body))))
+    whole = evolve(around, body=closed_body(body))
+    state.commit(edit.replace(around, whole), same_order=True)
 
 
 def obstacle(block: Block) -> tuple[str, str, str] | None:

@@ -22,10 +22,10 @@ def add_unit_loop(state: State, block_or_loop: LoopRV | BlockRV | str) -> LoopRV
     if isinstance(block_or_loop, LoopRV):
         node = state.loop(block_or_loop)
         var = state.fresh_var("u", node.var.dtype)
-        state.commit(edit.wrap(node, lambda s: For.serial(var, 1, s)))
+        state.commit(edit.wrap(node, lambda s: For.serial(var, 1, s)), same_order=True)
     else:
         assert isinstance(block_or_loop, BlockRV)
         realize = require_root_free(state, block_or_loop)
         var = state.fresh_var("u")
-        state.commit(edit.wrap(realize, lambda s: For.serial(var, 1, s)))
+        state.commit(edit.wrap(realize, lambda s: For.serial(var, 1, s)), same_order=True)
     return state.new_loop(var)
