@@ -157,6 +157,7 @@ def refusal(reason: str, message: str) -> Iterator[list[ScheduleError]]:
     found.append(caught.value)
     assert caught.value.reason == reason, f"{caught.value.reason}: {caught.value.message}"
     assert caught.value.primitive
+    assert caught.value.hint, f"{reason}: no hint says what to do; see metasched/schedule/advice.py"
     places.note(caught.value)
 
 

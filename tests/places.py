@@ -23,13 +23,15 @@ FOLDERS = ("analysis", "schedule")
 
 
 class Place(NamedTuple):
-    """A call that makes a refusal; `reason` is None where it is computed, `kind` what is called."""
+    """A call that makes a refusal; `reason` is None where it is computed, `kind` what is called,
+    `hint` whether the call gives one."""
 
     file: str
     first: int
     last: int
     kind: str
     reason: str | None
+    hint: bool
 
     def __str__(self) -> str:
         return f"{self.file}:{self.first} {self.reason or '(a computed reason)'}"
@@ -48,7 +50,8 @@ def places() -> Iterator[Place]:
                     if at is not None and ast.unparse(node.args[at]) != "reason":  # (State.error)
                         reason = node.args[at]
                         text = reason.value if isinstance(reason, ast.Constant) else None
-                        yield Place(name, node.lineno, node.end_lineno or 0, kind, text)
+                        hint = any(k.arg == "hint" for k in node.keywords)
+                        yield Place(name, node.lineno, node.end_lineno or 0, kind, text, hint)
 
 
 REACHED: set[tuple[str, int]] = set()

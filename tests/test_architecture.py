@@ -56,7 +56,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 470, "blocks te einsum workload"),
     (
         "analysis",
-        5445,
+        5450,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "foreign added witness running cover producers binding access written guards closing block "
         "begun overwritten choice reducer updates any_order commuting continues factor loops "
@@ -64,8 +64,8 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        15720,  # handles and kinds of steps are pickled
-        "edit handles rng domain numbers selfcheck content state checks rebind "
+        15965,
+        "edit handles rng domain numbers selfcheck advice content state checks rebind "
         "foreign_order instruction constraint codec tvm_trace trace intrinsics ways primitives.* "
         "legal repeated schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout "
         "analysis",

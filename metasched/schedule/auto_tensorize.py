@@ -27,6 +27,7 @@ from metasched.ir.expr import Add, Expr, FloorDiv, FloorMod, IntImm, Max, Min, M
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BufferStore, IterKind, IterVar
 from metasched.ir.visit import free_vars, substitute
+from metasched.schedule.advice import advice
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.tensorize_mapping import nest_of
@@ -195,7 +196,9 @@ def tensorize_mappings(block: Block, desc: PrimFunc) -> list[TensorizeMapping]:
 
 
 def _refused(reason: str, message: str, block: Block) -> ScheduleError:
-    return ScheduleError("get_auto_tensorize_mapping_info", reason, message, block_or_loop=block)
+    name = "get_auto_tensorize_mapping_info"
+    hint = advice(name, reason)
+    return ScheduleError(name, reason, message, block_or_loop=block, hint=hint)
 
 
 def _described(block: Block, desc: PrimFunc) -> Block:

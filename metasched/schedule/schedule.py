@@ -82,14 +82,17 @@ class Schedule(Methods):
             require_well_formed(func)
             module = module.with_func(name, numbered_blocks(begin_reductions(close_blocks(func))))
         if seed is not None and not isinstance(seed, Integral):
-            raise ScheduleError("Schedule", "bad-seed", f"seed is {brief(seed)}, not an integer")
+            raise ScheduleError(
+                "Schedule", "bad-seed", f"seed is {brief(seed)}, not an integer",
+                hint="give an integer, or None for a new seed",
+            )  # fmt: skip
         self.seed = secrets.randbits(62) if seed is None else int(seed)
         if debug_mask not in ("none", "all") and not isinstance(debug_mask, int):
             raise ScheduleError(
-                "Schedule",
-                "bad-mask",
+                "Schedule", "bad-mask",
                 f'debug_mask is {brief(debug_mask)}, not "none", "all" or bits',
-            )
+                hint="give the name or the number of the checks",
+            )  # fmt: skip
         if check is None:
             check = debug_mask not in ("none", 0) or bool(config.load().check)
         self.state = State(module, self.seed, check=check)
@@ -220,7 +223,10 @@ class Schedule(Methods):
     def undo(self) -> None:
         """Take the last step back: module, trace and handles are as before it."""
         if not self._history:
-            raise ScheduleError("undo", "nothing-to-undo", "the schedule has no step to undo")
+            raise ScheduleError(
+                "undo", "nothing-to-undo", "the schedule has no step to undo",
+                hint="each accepted step can be undone once",
+            )  # fmt: skip
         rng = self.state.rng.state
         self.state.restore(self._history.pop())
         self.state.rng.state = rng

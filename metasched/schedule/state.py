@@ -24,6 +24,7 @@ from metasched.ir.intern import quick
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, DeclBuffer, For, Stmt
 from metasched.ir.visit import bound_vars, free_vars, substitute, walk_stmts
 from metasched.schedule import edit
+from metasched.schedule.advice import advice
 from metasched.schedule.content import Content, Index, Pending
 from metasched.schedule.handles import RV, BlockRV, ExprRV, LoopRV, Mark
 from metasched.schedule.rng import Rng
@@ -373,14 +374,18 @@ class State:
     def error(
         self, reason: str, message: Any, node: Any = None, *, hint: str = ""
     ) -> ScheduleError:
-        """The error of the primitive that is running; its script is rendered when read."""
+        """The error of the primitive that is running; its script is rendered when read.
+
+        Without a hint, the error has the hint of its reason (`schedule.advice`).
+        """
         mod = self.mod
         excerpt = None
         if isinstance(node, (Stmt, Expr)):
             excerpt = lambda: script_with_marks(mod, [node])  # noqa: E731
         return ScheduleError(
-            self.primitive, reason, message, block_or_loop=node, hint=hint, excerpt=excerpt
-        )
+            self.primitive, reason, message, block_or_loop=node,
+            hint=hint or advice(self.primitive, reason), excerpt=excerpt,
+        )  # fmt: skip
 
 
 def _last_serial(mod: IRModule) -> int:

@@ -99,7 +99,7 @@ def test_an_ambiguous_name_is_refused_and_the_numbered_names_are_given():
         sch.get_block("update")
     with pytest.raises(ms.ScheduleError) as other:
         sch.get_block("nowhere")
-    assert other.value.hint == ""
+    assert other.value.hint == "give one of these names, as the script shows them"
 
 
 @every_program
