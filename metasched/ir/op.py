@@ -263,7 +263,9 @@ def call(name: str, *args: ExprLike, dtype: DType | str | None = None) -> Call:
     if name == "if_then_else":
         values[1:] = match_types(args[1], args[2])
         if not values[0].dtype.is_bool:
-            raise TypeMismatchError(f"{name} needs a condition, not {values[0].dtype}")
+            raise TypeMismatchError(
+                f"{name} needs a condition, not {values[0].dtype}; compare with != 0"
+            )
     elif op.effect is Effect.PURE and op.arity == 2:
         values = list(match_types(args[0], args[1]))
     if dtype is None:

@@ -91,7 +91,7 @@ class BodyReader(CallReader):
 
     def _for(self, node: ast.For) -> list[Item]:
         if node.orelse:
-            self.fail(node.orelse[0], "a loop has no else")
+            self.fail(node.orelse[0], "a loop has no else; set a flag, and write if behind it")
         described = self._loops(node.iter)
         if described is None:
             return copied(self, node, self.body)
@@ -145,7 +145,7 @@ class BodyReader(CallReader):
 
     def _while(self, node: ast.While) -> list[Item]:
         if node.orelse:
-            self.fail(node.orelse[0], "a loop has no else")
+            self.fail(node.orelse[0], "a loop has no else; set a flag, and write if behind it")
         condition = self.condition(node.test, self.operand(node.test))
         with self.branch():
             return [While(condition, self.body(node.body))]

@@ -276,6 +276,10 @@ class Evaluator(Indexing):
             decided = [t is isinstance(node.op, ast.Or) for t in truths]
             return next((v for v, d in zip(values, decided, strict=False) if d), values[-1])
         kind = OPERATORS[type(node.op)]
+        for value in values:
+            if isinstance(value, Expr) and not value.dtype.is_bool:
+                self.fail(node, f"{kind.__name__.lower()} needs conditions, not {value.dtype}",
+                          "compare with != 0; & and | combine the bits of integers")  # fmt: skip
         result = values[0]
         for value in values[1:]:
             result = self.guard(node, infix, kind, result, value)

@@ -81,7 +81,8 @@ class Indexing(ABC):
     def index(self, node: ast.AST, value: Any) -> Expr:
         found = self.guard(node, typed, value)
         if not found.dtype.is_int:
-            self.fail(node, f"an index is an integer, not {found.dtype}")
+            self.fail(node, f"an index is an integer, not {found.dtype}",
+                      "write T.int32(x), which cuts the fraction off")  # fmt: skip
         return found  # type: ignore[no-any-return]
 
     def _range(self, node: ast.AST, part: Any, whole: Expr) -> tuple[Range, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from metasched.errors import TypeMismatchError
 from metasched.ir.describe import INFIX
 from metasched.ir.expr import (
     EQ,
@@ -15,6 +14,8 @@ from metasched.ir.expr import (
     Div,
     Expr,
     ExprLike,
+    FloorDiv,
+    FloorMod,
     Mul,
     Not,
     Or,
@@ -41,6 +42,9 @@ def arithmetic(kind: type[BinaryOp], a: ExprLike, b: ExprLike) -> Expr:
     if issubclass(kind, Arithmetic) and operand.is_bool:
         raise RefusedOperand(f"{INFIX[kind][0]} of two bools", "write T.int32(a) for a number, or "
                               "&, | and ^ between conditions")  # fmt: skip
+    if kind in (FloorDiv, FloorMod) and operand.is_int and as_int(y) == 0:
+        raise RefusedOperand("integer division or modulo by zero", "leave it out, or choose the "
+                              "divisor: x // T.max(d, 1)")  # fmt: skip
     return kind(x, y)  # type: ignore[no-any-return]
 
 
@@ -54,7 +58,8 @@ def operation(name: str, a: ExprLike, b: ExprLike) -> Expr:
         _require_bits(name, x, y)
     bits, shift = x.dtype.bits, as_int(y)
     if shifts and shift is not None and not 0 <= shift < bits:
-        raise TypeMismatchError(f"{x.dtype} is shifted by 0 to {bits - 1} bits, not by {shift}")
+        raise RefusedOperand(f"{x.dtype} is shifted by 0 to {bits - 1} bits, not by {shift}",
+                              "convert to a wider type first, as T.int64(x)")  # fmt: skip
     if x.dtype.is_bool and name in ("bitwise_and", "bitwise_or"):
         kind = And if name == "bitwise_and" else Or
         return kind(x, y)  # type: ignore[no-any-return]

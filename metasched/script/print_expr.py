@@ -17,6 +17,8 @@ from metasched.ir.expr import (
     Div,
     Expr,
     FloatImm,
+    FloorDiv,
+    FloorMod,
     IntImm,
     Let,
     Mul,
@@ -24,6 +26,7 @@ from metasched.ir.expr import (
     Select,
     StringImm,
     Var,
+    as_int,
 )
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
 from metasched.script.doc import CLOSE, OPEN, Names
@@ -223,8 +226,9 @@ class ExprPrinter:
 
 def _as_function(expr: Expr) -> bool:
     """Whether an operator must be printed as a call, because its sign has another meaning in
-    Python: / of integers."""
-    return isinstance(expr, Div) and expr.dtype.is_int
+    Python: / of integers; // and % by zero, which a script may not write."""
+    by_zero = isinstance(expr, (FloorDiv, FloorMod)) and as_int(expr.b) == 0
+    return by_zero or (isinstance(expr, Div) and expr.dtype.is_int)
 
 
 def _number(expr: IntImm) -> str:

@@ -186,7 +186,7 @@ def where(p: Reader, node: ast.Call, predicate: Any) -> Bound:
     draft = p.draft(node)
     found = p.guard(node, typed, predicate, BOOL)
     if not found.dtype.is_bool:
-        p.fail(node, f"T.where needs a condition, not {found.dtype}")
+        p.fail(node, f"T.where needs a condition, not {found.dtype}", "compare with != 0")
     draft.predicate = found
     return Bound()
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from metasched.errors import ParseError
+from metasched.ir.equal import structural_equal
 from metasched.runtime.build import build
 from metasched.script import ir as I
-from metasched.script import parse
+from metasched.script import parse, script
 from metasched.script import tir as T
 
 # Body lines of `f(A: T.Buffer((16, 4), "float32"), i: T.int32, h: T.handle)`, the place of the
@@ -34,7 +35,14 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("A[0, 0] = A + 1", 1, "A + 1", "operator Add has no meaning on the buffer A and 1"),
     ("A[0, 0] = i + A", 1, "i + A", "an operand is an expression or a number, not the buffer A"),
     ("A[0, 0] = i @ i", 1, "i @ i", "operator MatMult has no meaning on expressions"),
-    ("A[0, 0] = i and i", 1, "i and i", "And needs bool, not int32 and int32"),
+    ("A[0, 0] = i and i", 1, "i and i", "and needs conditions, not int32"),
+    ("A[0, 0] = i > 1 or i", 1, "i > 1 or i", "or needs conditions, not int32"),
+    ("A[0, 0] = i and 3", 1, "i and 3", "hint: compare with != 0; & and | combine the bits"),
+    ("A[0, 0] = i // 0", 1, "i // 0", "integer division or modulo by zero"),
+    ("A[0, 0] = 2 + i % (2 - 2) * 3", 1, "i % (2 - 2)", "integer division or modulo by zero"),
+    ("A[i // 0, 0] = 1", 1, "i // 0", "hint: leave it out, or choose the divisor: x // T.max"),
+    ("x = i\nx //= 0", 2, "x //= 0", "integer division or modulo by zero"),
+    ("A[0, 0] = i << 32", 1, "i << 32", "hint: convert to a wider type first, as T.int64(x)"),
     ("A[0, 0] = not i", 1, "not i", "compare with == 0"),
     ("A[0, 0] = round(A[0, 1])", 1, "round(A[0, 1])", "write T.nearbyint(value)"),
     ("A[0, 0] = h + 1", 1, "h + 1", "handle"),
@@ -51,6 +59,7 @@ BODIES: list[tuple[str, int, str, str]] = [
     # expressions
     ("A[0] = 1", 1, "A[0]", "A has 2 dimensions, 1 given"),
     ("A[0.5, 0] = 1", 1, "A[0.5, 0]", "an index is an integer, not float32"),
+    ("A[A[0, 0], 0] = 1", 1, "A[A[0, 0], 0]", "hint: write T.int32(x), which cuts the fraction"),
     ("A[0, 0] = A[0, 0:i]", 1, "A[0, 0:i]", "a slice is a vector of 1 to 64 elements of the last"),
     ("T.evaluate(A)", 1, "T.evaluate(A)", "Buffer is not an expression"),
     ("A[:, 0] = A", 1, "A", "hint: give an index for each dimension, or write A[:, :] for all"),
@@ -112,7 +121,7 @@ BODIES: list[tuple[str, int, str, str]] = [
      "T.grid is one loop in Python, which break would leave"),
     ("A[0, 0] = 1 if i in (2, 3) else 2", 1, "i in (2, 3)", "compare with each value: x == a or"),
     ("for k, l in range(4):\n    pass", 1, "k, l", "1 loops need as many variables, 2 given"),
-    ("for k in range(4):\n    pass\nelse:\n    pass", 4, "pass", "a loop has no else"),
+    ("for k in range(4):\n    pass\nelse:\n    pass", 4, "pass", "no else; set a flag"),
     ("while i < 3:\n    pass\nelse:\n    pass", 4, "pass", "a loop has no else"),
     ("for k in range():\n    pass", 1, "range()", "range takes one to three numbers"),
     ("for k in range(0, 8, 0):\n    pass", 1, "range(0, 8, 0)", "a step is not 0"),
@@ -332,3 +341,16 @@ def test_statements_that_nest_too_deeply():
     assert out == [704]
     with pytest.raises(ParseError, match="nest too deeply: each variable that is set once"):
         parse(text(4000))
+
+
+def test_a_division_by_zero_that_a_step_made_is_printed_as_a_word() -> None:
+    """An operator would not be read again: Python has no x // 0."""
+    text = """
+@T.prim_func
+def f(A: T.Buffer((4,), "int32")):
+    for i in range(4):
+        A[i] = T.floordiv(A[i], 0) + 2 * T.floormod(i + 1, 0)
+"""
+    func = parse(text)
+    assert "T.floordiv(A[i], 0) + 2 * T.floormod(i + 1, 0)" in script(func)
+    assert structural_equal(parse(script(func)), func)
