@@ -229,6 +229,14 @@ _RULES: dict[type[Expr], Callable[[Interval, Interval], Interval]] = {
     Select: bounds.union,
 }
 
+_BIT_RULES: dict[str, Callable[[Interval, Interval], Interval]] = {
+    "shift_left": bounds.shift_left,
+    "shift_right": bounds.shift_right,
+    "bitwise_and": bounds.bitwise_and,
+    "bitwise_or": bounds.bitwise_or,
+    "bitwise_xor": bounds.bitwise_or,
+}
+
 
 def atom_interval(atom: Expr, of: Callable[[Expr], Interval]) -> Interval | None:
     """The interval of an operation, given its operands' intervals; None for any other atom.
@@ -245,6 +253,9 @@ def atom_interval(atom: Expr, of: Callable[[Expr], Interval]) -> Interval | None
         return result
     if isinstance(atom, Call) and atom.op.name == "if_then_else":
         return bounds.union(of(atom.args[1]), of(atom.args[2]))
+    if isinstance(atom, Call) and is_index(atom.dtype):
+        on_bits = _BIT_RULES.get(atom.op.name)
+        return None if on_bits is None else on_bits(*map(of, atom.args))
     return None
 
 

@@ -10,6 +10,7 @@ from metasched.ir.dtype import DType
 INF = math.inf
 Interval: TypeAlias = tuple[float, float]
 """Smallest and largest value, both included: integers, or minus and plus infinity."""
+_SHORT = 30  # bits by which each index type can be shifted
 
 EVERYTHING: Interval = (-INF, INF)
 
@@ -95,6 +96,36 @@ def maximum(a: Interval, b: Interval) -> Interval:
 def union(a: Interval, b: Interval) -> Interval:
     """The smallest interval that holds both."""
     return min(a[0], b[0]), max(a[1], b[1])
+
+
+def shift_left(a: Interval, b: Interval) -> Interval:
+    """All products with 2 ** b; unknown unless they stay below 2 ** 31 for certain."""
+    if b[0] < 0 or b[1] > _SHORT:
+        return EVERYTHING
+    found = times(a, (1 << int(b[0]), 1 << int(b[1])))
+    return found if max(map(abs, found)) <= 1 << _SHORT else EVERYTHING
+
+
+def shift_right(a: Interval, b: Interval) -> Interval:
+    """All quotients by 2 ** b, rounded down; a count that is no number of bits counts as many."""
+    known = b[0] >= 0 and b[1] <= _SHORT
+    return floordiv(a, (1 << int(b[0]), 1 << int(b[1])) if known else (1, INF))
+
+
+def bitwise_and(a: Interval, b: Interval) -> Interval:
+    """All common bits; unknown where both values may be negative."""
+    if a[0] < 0 and b[0] < 0:
+        return EVERYTHING
+    return 0, min(x[1] for x in (a, b) if x[0] >= 0)
+
+
+def bitwise_or(a: Interval, b: Interval) -> Interval:
+    """All unions of bits, or their differences; unknown where a value may be negative or has no
+    limit."""
+    most = max(a[1], b[1])
+    if min(a[0], b[0]) < 0 or most == INF:
+        return EVERYTHING
+    return 0, (1 << int(most).bit_length()) - 1
 
 
 def of_type(dtype: DType) -> Interval:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf, prod
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from metasched.ir.expr import (
     floordiv,
     floormod,
 )
+from metasched.ir.op import call
 from metasched.ir.visit import substitute
 
 from .enumeration import assignments, bounds_for, evaluate, integers
@@ -86,6 +88,36 @@ def test_interval_holds_every_value(expr, bounds):
 def test_a_remainder_between_two_multiples_is_exact():
     assert interval(FloorMod(A, IntImm(INT64, 8)), {A: (11, 14)}) == (3, 6)
     assert interval(FloorMod(A, IntImm(INT64, 8)), {A: (7, 8)}) == (0, 7)
+
+
+BITS = {
+    "shift_left": lambda a, b: a << b, "shift_right": lambda a, b: a >> b,
+    "bitwise_and": lambda a, b: a & b, "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BITS)
+@given(*[st.tuples(st.integers(-9, 70), st.integers(0, 9))] * 2)
+def test_operations_on_bits_stay_in_their_interval(name, one, other):
+    a, b = ((low, low + more) for low, more in (one, other))
+    low, high = interval(call(name, A, B), {A: a, B: b})
+    shifts = name.startswith("shift")
+    for x in range(a[0], a[1] + 1):
+        for y in range(b[0], b[1] + 1):
+            if not shifts or 0 <= y < 64:
+                assert low <= BITS[name](x, y) <= high
+            elif name == "shift_right":  # all bits leave
+                assert low <= (-1 if x < 0 else 0) <= high
+
+
+def test_shifts_are_bounded_where_they_may_not_wrap():
+    by, narrow = call("shift_right", IntImm(INT64, 512), B), Var("n", "uint8")
+    assert interval(by, {B: (0, 4)}) == (32, 512)
+    assert interval(by, {}) == (0, 512)
+    assert interval(call("shift_left", A, B), {A: (0, 3), B: (0, 4)}) == (0, 48)
+    assert interval(call("shift_left", A, B), {A: (0, 3), B: (0, 30)}) == (-inf, inf)
+    assert interval(call("shift_left", narrow, narrow), {narrow: (0, 7)}) == (-inf, inf)
 
 
 def test_products_of_narrow_integers_may_wrap():

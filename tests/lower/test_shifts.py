@@ -50,9 +50,15 @@ def test_quotients_and_remainders_by_proved_powers_are_shifts(kind, stages, loop
     check(text, kind, stages)
 
 
+def test_an_exponent_that_a_mask_limits_is_proved():
+    text = program("int32", 8, "range", "T.bitwise_and(A[i], 3)")
+    assert divisions(text) == 0
+    check(text, "int32", 8)
+
+
 @pytest.mark.parametrize(
     "stages, shift, one",
-    [(32, "s", "1"), (8, "T.bitwise_and(A[i], 3)", "1"), (8, "s", "3")],
+    [(32, "s", "1"), (8, "T.popcount(A[i]) // 8", "1"), (8, "s", "3")],
     ids=["negative-power", "unknown-exponent", "no-power"],
 )
 def test_other_divisions_stay(stages, shift, one):

@@ -37,6 +37,20 @@ def f(a: T.handle, n: T.int32):
     DisallowDynamicLoop()(Schedule(tiny("gmm")), TARGET)
 
 
+def test_an_extent_that_is_shifted_has_a_bound():
+    """A transformation over halves of halves, as Haar's."""
+    func = parse(
+        """
+@T.prim_func
+def f(A: T.Buffer((512,), "float32")):
+    for l in range(5):
+        for i in range(512 >> l):
+            A[i] = A[2 * i % 512] + A[i]
+"""
+    )
+    DisallowDynamicLoop()(Schedule(func), TARGET)
+
+
 def test_code_size():
     sch = Schedule(get("gmm").func((1, 64, 64, 64)))
     for loop in sch.get_loops(sch.get_block("Z"))[1:3]:
