@@ -26,6 +26,7 @@ from space.random_kinds import (
     triangles,
 )
 from space.row_machines import row_machines
+from space.scattered_windows import gathered_windows, scattered_windows
 from space.user_idioms import user_idioms
 
 
@@ -420,7 +421,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             normalisations, attentions, time_loops, stencil_chains, scans, indexed, quantized,
             packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
             ordered_sums, centred_rows, ordered_triangles, mixed_blocks, user_idioms,
-            row_machines,
+            row_machines, scattered_windows, gathered_windows,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES

@@ -41,7 +41,8 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
 @pytest.mark.parametrize(
     "kind",
     ["several_outputs", "triangles", "stencil_chains", "indexed", "plain_loops", "plain_idioms",
-     "ordered_sums", "centred_rows", "ordered_triangles", "row_machines"],
+     "ordered_sums", "centred_rows", "ordered_triangles", "row_machines",
+     "scattered_windows", "gathered_windows"],
 )  # fmt: skip
 def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> None:
     tally = Tally()
