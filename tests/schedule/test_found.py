@@ -707,3 +707,21 @@ def test_skewed_loops_are_fused_where_a_condition_leaves_one_row() -> None:
     sch, _, ((i, j),) = start(half_skipped, "b")
     sch.fuse(i, sch.skew(i, j, -1))
     check_transform(half_skipped, sch)
+
+
+@T.prim_func
+def sums_of_nothing(A: T.Buffer((3, 4), "int32"), B: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, 0):
+        with T.block("b"):
+            vi, vk = T.axis.spatial(3, i), T.axis.reduce(4, k)
+            with T.init():
+                B[vi] = 0
+            B[vi] = B[vi] + A[vi, vk]
+
+
+def test_a_block_around_an_empty_reduction_would_run_its_init() -> None:
+    """The results stay as they are; a block around the loop would set them."""
+    sch, _, ((_, k),) = start(sums_of_nothing, "b")
+    text = "the loop k may have no iteration, and the init of b"
+    check_refused(sch, lambda: sch.blockize(k), "empty-reduction", text)
+    check_transform(sums_of_nothing, sch)

@@ -23,6 +23,7 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars, fresh_copy, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
+    known_here,
     refuse_on,
     require_root_free,
     require_same_scope,
@@ -56,7 +57,8 @@ def blockize(
 
     requires  for a loop: exactly one block below, under a chain of loops whose bounds use no loop
               above the chain; bindings that divide into a part over the outer loops and a part over
-              the inner loops; a block with init must be a reduction that no inner loop repeats.
+              the inner loops; a block with init must be a reduction that no inner loop repeats, of
+              at least one iteration.
               for several blocks: they follow each other, their parts over the outer loops have
               equal conditions, and no block reduces over an outer loop
     rewrite   for i, j in T.grid(8, 16): B(vi = i * 16 + j)
@@ -134,6 +136,12 @@ def _init_nest(state: State, part: Part) -> Stmt:
     used = frozenset().union(*(free_vars(e) for _, e in spatial))
     kept = [n for n in part.loops if n.var in used]
     dropped = {n.var for n in part.loops} - {n.var for n in kept}
+    for loop in part.loops:
+        if loop.var in dropped and not known_here(state, loop).prove(loop.extent >= 1):
+            raise state.error(
+                "empty-reduction", f"the loop {loop.var.name} may have no iteration, and the init "
+                f"of {old.name}, which would stand around it, runs then", loop,
+            )  # fmt: skip
     if not free_vars(inner.predicate).isdisjoint(dropped):
         raise state.error(
             "reduction-predicate", f"the predicate of {old.name} limits a reduction loop inside "
