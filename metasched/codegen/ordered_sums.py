@@ -6,7 +6,8 @@
 
 The additions of floats keep their order. An iteration that adds nothing adds -0.0, which changes no
 float. A square root, a division or a condition that nobody can guess takes longer than the addition
-that each iteration waits for. Vectors that add nothing are left out.
+that each iteration waits for. Vectors that add nothing are left out, and do not touch the element:
+where no test holds, its index may be any number.
 """
 
 from __future__ import annotations
@@ -88,10 +89,12 @@ def _emit_all(
     e: Emitter, node: For, found: list[Reduction], lanes: int, extent: Val, serial_loop: SerialLoop
 ) -> None:
     """Emit all iterations as vectors, whose lanes are added one after another."""
-    slots = [e.fresh("sum") for _ in found]
-    for one, slot in zip(found, slots, strict=True):
-        e.allocas.append(f"{slot} = alloca {register_type(one.store.buffer.dtype, 1)}")
-        e.line(f"store {e.value(one.element).typed}, ptr {slot}")
+    slots: dict[int, str] = {}
+    for n, one in enumerate(found):
+        if not _guarded(one.value):  # the first iteration adds
+            slots[n] = slot = e.fresh("sum")
+            e.allocas.append(f"{slot} = alloca {register_type(one.store.buffer.dtype, 1)}")
+            e.line(f"store {e.value(one.element).typed}, ptr {slot}")
     loads = (load for one in found for load in loads_in_any_case(one.value))
     same = [load for load in loads if node.var not in free_vars(load)]
 
@@ -106,10 +109,11 @@ def _emit_all(
         if mask is not None:
             zero = e.widen(literal(-0.0, found[0].store.buffer.dtype), lanes)
             values = [select(e, mask, value, zero) for value in values]
-        if all(_guarded(one.value) for one in found):
-            _where_some_lane_adds(e, values, partial(_add, e, slots, values))
-        else:
-            _add(e, slots, values)
+        for n, (one, value) in enumerate(zip(found, values, strict=True)):
+            if n in slots:
+                _add_at(e, slots[n], value)
+            else:
+                _where_some_lane_adds(e, value, partial(_add_to, e, one, value))
 
     whole = binary(e, FloorDiv, extent, literal(lanes))
     loop_over_chunks(e, node, (literal(0), whole), lanes, vector, serial_loop)
@@ -122,37 +126,42 @@ def _emit_all(
         vector(begin, compare(e, LT, lane_offsets(e, lanes), e.widen(left, lanes)))
     e.branch(done)
     e.label(done)
-    for one, slot in zip(found, slots, strict=True):
-        dtype = one.store.buffer.dtype
-        result = e.inline(f"load {register_type(dtype, 1)}, ptr {slot}", dtype, 1)
-        store(e, one.store.buffer, one.store.indices[0], result, None)
+    for n, slot in slots.items():
+        last = found[n].store
+        result = e.inline(
+            f"load {register_type(last.buffer.dtype, 1)}, ptr {slot}", last.buffer.dtype, 1
+        )
+        store(e, last.buffer, last.indices[0], result, None)
 
 
-def _add(e: Emitter, slots: list[str], values: list[Val]) -> None:
-    """Add the lanes of vectors to the sums at places of the stack, one lane after another."""
-    for slot, value in zip(slots, values, strict=True):
-        dtype = value.dtype
-        before = e.inline(f"load {register_type(dtype, 1)}, ptr {slot}", dtype, 1)
-        name = f"llvm.vector.reduce.fadd.v{value.lanes}f{dtype.bits}"
-        e.line(f"store {e.intrinsic(name, dtype, 1, before, value).typed}, ptr {slot}")
+def _add_at(e: Emitter, slot: str, value: Val) -> None:
+    """Add the lanes of a vector to the sum at a place of the stack."""
+    before = e.inline(f"load {register_type(value.dtype, 1)}, ptr {slot}", value.dtype, 1)
+    e.line(f"store {_added(e, before, value).typed}, ptr {slot}")
 
 
-def _where_some_lane_adds(e: Emitter, values: list[Val], emit: Callable[[], None]) -> None:
+def _add_to(e: Emitter, one: Reduction, value: Val) -> None:
+    """Add the lanes of a vector to the element of a sum."""
+    result = _added(e, e.value(one.element), value)
+    store(e, one.store.buffer, one.store.indices[0], result, None)
+
+
+def _added(e: Emitter, before: Val, value: Val) -> Val:
+    """A number, with the lanes of a vector added one after another."""
+    name = f"llvm.vector.reduce.fadd.v{value.lanes}f{value.dtype.bits}"
+    return e.intrinsic(name, value.dtype, 1, before, value)
+
+
+def _where_some_lane_adds(e: Emitter, value: Val, emit: Callable[[], None]) -> None:
     """Emit code behind a test whether a lane is not -0.0, which tests of the program may make all
     lanes."""
     run, skip = e.fresh_label("some"), e.fresh_label("none")
-    for value in values:
-        dtype, lanes = (INT32 if value.dtype.bits == 32 else INT64), value.lanes
-        kind = register_type(dtype, lanes)
-        bits = e.pure(f"bitcast {value.typed} to {kind}", dtype, lanes, value)
-        nothing = e.widen(literal(-(1 << dtype.bits - 1), dtype), lanes)
-        some = e.intrinsic(
-            f"llvm.vector.reduce.or.v{lanes}i1", BOOL, 1, compare(e, NE, bits, nothing)
-        )
-        other = e.fresh_label("other")
-        e.branch_if(some, run, other)
-        e.label(other)
-    e.branch(skip)
+    dtype, lanes = (INT32 if value.dtype.bits == 32 else INT64), value.lanes
+    bits = e.pure(f"bitcast {value.typed} to {register_type(dtype, lanes)}", dtype, lanes, value)
+    nothing = e.widen(literal(-(1 << dtype.bits - 1), dtype), lanes)
+    differs = compare(e, NE, bits, nothing)
+    some = e.intrinsic(f"llvm.vector.reduce.or.v{lanes}i1", BOOL, 1, differs)
+    e.branch_if(some, run, skip)
     e.label(run)
     e.line('call void asm sideeffect "", ""()')  # LLVM would run what follows in any case
     with e.scope():

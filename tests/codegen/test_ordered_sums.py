@@ -83,6 +83,34 @@ def test_nothing_is_added_where_no_branch_is_taken():
     assert values_in_lanes(near(BODIES["branches"]))
 
 
+GUARDED = """
+@T.prim_func
+def main(J: T.Buffer((7,), "int32"), W: T.Buffer((7, 40), "float32"), Y: T.Buffer((7,), "float32")):
+    for i in range(7):
+        j = J[i]
+        for p in range(40):
+            {body}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if W[i, p] > 2 and j >= 0: Y[j] += T.exp(W[i, p] / 99)",
+        """
+            if j >= 0:
+                if W[i, p] > 2:
+                    Y[j] += W[i, p] / 3""",
+    ],
+)
+def test_an_element_that_no_iteration_adds_to_is_not_touched(body):
+    """Its index may be outside of the buffer."""
+    text = GUARDED.format(body=body)
+    weights, sums = integers((7, 40), seed=1), integers((7,), seed=2)
+    agree(text, np.array([3, -1, 0, -(1 << 28), 6, 3, -2], "int32"), weights, sums)
+    assert values_in_lanes(text)
+
+
 @pytest.mark.parametrize("name", BODIES)
 def test_slow_values_run_in_lanes(name):
     assert values_in_lanes(near(BODIES[name]))
