@@ -207,7 +207,7 @@ class _Parts:
     memory until the garbage collector runs.
     """
 
-    __slots__ = ("children", "edges", "incoming", "loose", "outgoing", "realizes")
+    __slots__ = ("children", "edges", "incoming", "loose", "outgoing", "realizes", "under")
 
     def __init__(self, stmts: Sequence[Stmt]) -> None:
         self.realizes, self.loose = collect(stmts)
@@ -215,6 +215,7 @@ class _Parts:
         self.edges: list[Edge] | None = None
         self.incoming: _ByToken = {}
         self.outgoing: _ByToken = {}
+        self.under: dict[Var, list[Child]] = {}
 
 
 class Scope:
@@ -314,8 +315,10 @@ class Scope:
 
     def under(self, loop: For) -> list[Child]:
         """The children below `loop`."""
-        var = loop.var
-        return [c for c in self.realizes if any(above.var is var for above in c.loops)]
+        var, known = loop.var, self._parts.under
+        if var not in known:
+            known[var] = [c for c in self.realizes if any(n.var is var for n in c.loops)]
+        return [*known[var]]
 
 
 def header_reads(child: Child) -> frozenset[Buffer]:

@@ -21,7 +21,7 @@ from metasched.analysis.dependence import carried_dependence, disjoint
 from metasched.analysis.producers import self_contained
 from metasched.analysis.reducer import identity_of, match_reducer
 from metasched.analysis.scope import Child, Scope, buffer_uses
-from metasched.analysis.sequence import statement_blocks
+from metasched.analysis.sequence import distribution_order, statement_blocks
 from metasched.arith.affine import interval, linear
 from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
@@ -29,7 +29,7 @@ from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Var, as_int
 from metasched.ir.op import Call
-from metasched.ir.stmt import Block, BlockToken, BufferStore, For, ForKind, IterKind, While
+from metasched.ir.stmt import Block, BlockToken, BufferStore, For, ForKind, IterKind, While, fact
 from metasched.ir.visit import free_vars, substitute, walk_stmts
 from metasched.lower.passes.even_lanes import counts_together
 from metasched.lower.passes.turned_rows import MOST_BYTES, row_span
@@ -61,28 +61,62 @@ def lane_loop(scope: Scope, child: Child) -> tuple[For, list[Buffer]] | None:
     """The innermost loop above a child whose iterations use memory of their own and fit lanes.
 
     Gives the loop and this memory. There need be no memory if several statements share the loop and
-    lanes walk along memory, which the statements then load once. The accesses of other memory are
+    lanes walk along memory, which the statements then load once; or if a loop inside updates
+    elements of parameters step by step. The accesses of other memory are
     contiguous, or reach at most `SHUFFLED` elements apart, or one element for all lanes; or each
     lane walks along memory. Or lanes lie in rows, with which the iterations compute much. Where a
     loop inside grows from lane to lane, as in a triangle, no lane walks.
     """
     for loop in reversed(child.loops):
-        under = scope.under(loop)
-        private = [
-            b for b in scope.block.alloc_buffers
-            if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
-        ]  # fmt: skip
-        together = len(under) > 1 and any(has_walks(c.block) for c in under)
-        ragged = any(loop.var in free_vars(e) for n in _inside(under, loop) for e in n.exprs)
-        if ragged and not _grows(under, loop):
-            continue
-        rows = in_rows(under, loop) or turns_rows(scope, under, loop, private)
-        rows = rows and not ragged
-        if not (private or together or rows or ragged):
-            continue
-        if _fits(scope, loop, under, private, rows, walking=not ragged):
+        private = _lane_memory(scope.block, loop.var)
+        if private is not None:
             return loop, private
     return None
+
+
+@fact
+def _lane_memory(block: Block, var: Var) -> list[Buffer] | None:
+    """The memory that iterations of a loop of a scope block have of their own, if they fit lanes.
+
+    Cached, since every block below the loop asks.
+    """
+    scope = Scope.of(block)
+    loop = next(n for c in scope.realizes for n in c.loops if n.var is var)
+    under = scope.under(loop)
+    private = [
+        b for b in block.alloc_buffers
+        if any(b in buffer_uses(c.block) for c in under) and self_contained(b, scope, loop)
+    ]  # fmt: skip
+    together = len(under) > 1 and any(has_walks(c.block) for c in under)
+    ragged = any(loop.var in free_vars(e) for n in _inside(under, loop) for e in n.exprs)
+    if ragged and not _grows(under, loop):
+        return None
+    rows = in_rows(under, loop) or turns_rows(scope, under, loop, private)
+    rows = rows and not ragged
+    if not (private or together or rows or ragged or _steps_on(scope, under, loop)):
+        return None
+    return private if _fits(scope, loop, under, private, rows, walking=not ragged) else None
+
+
+def _steps_on(scope: Scope, under: Sequence[Child], loop: For) -> bool:
+    """Whether an iteration updates elements of parameters from step to step of a loop inside, by
+    several stores that need each other: a filter's state and its variance."""
+    temporary = scope.block.alloc_buffers
+    for inner in dict.fromkeys(_inside(under, loop)):
+        steps = scope.under(inner)
+        if any(c.block.init is not None for c in steps):
+            continue  # a reduction has tiles
+        stores = [
+            [s for s in walk_stmts(c.block.body) if isinstance(s, BufferStore)] for c in steps
+        ]
+        if all(s.buffer in temporary for each in stores for s in each):
+            continue
+        alone = len(steps) == 1 or distribution_order(scope, inner) is not None
+        if alone and all(len(each) < 2 for each in stores):
+            continue
+        if carried_dependence(inner, scope) is not None:
+            return True
+    return False
 
 
 def _inside(under: Sequence[Child], loop: For) -> list[For]:

@@ -342,12 +342,14 @@ def _share_lines(sch: Schedule, child: Child, loop: For, cores: int) -> bool:
     in place of 2.3 us, rows of 128 took 62 us, not 5.6, and rows of 2,048 took 32 us, not 48.
     """
     part = -(-(as_int(loop.extent) or RUN_TIME) // cores)
-    moves = [m for each in sch.state.scope(child.realize).under(loop) for m in strides(each, loop)]
+    children = sch.state.scope(child.realize).under(loop)
+    updates = [(c, a) for c in children for a in accesses(c.block) if a.is_write]
     return any(
-        part * abs(by) * access.buffer.dtype.bytes < PAGE
+        (by := stride_of(access, each, loop))
+        and part * abs(by) * access.buffer.dtype.bytes < PAGE
         and any(reads_memory(i) and (row or 0) > abs(by) for i, row in _places(access))
-        for access, by in moves
-        if access.is_write and by
+        for each, access in updates
+        if any(map(reads_memory, access.indices)) and access.buffer not in each.block.alloc_buffers
     )
 
 

@@ -216,6 +216,30 @@ def matches(A: T.Buffer((M + 3,), "int32"), w: T.Buffer((4,), "int32"),
 
 
 @T.prim_func
+def filtered(z: T.Buffer((32, M), "int32"), x: T.Buffer((M, 2), "int32"),
+             P: T.Buffer((M,), "int32"), out: T.Buffer((32, M), "int32")):  # fmt: skip
+    """Each signal has a state and a gain, which are parameters."""
+    for b in range(M):
+        for t in range(32):
+            p = P[b] + 5
+            r = z[t, b] - x[b, 0] - x[b, 1]
+            x[b, 0] = x[b, 0] + x[b, 1] + ((p * r) >> 4)
+            x[b, 1] = x[b, 1] + ((p * r) >> 6)
+            P[b] = p & 15
+            out[t, b] = x[b, 0]
+
+
+@T.prim_func
+def in_two_stores(z: T.Buffer((32, M), "int32"), x: T.Buffer((M,), "int32"),
+                  v: T.Buffer((M,), "int32")):  # fmt: skip
+    """Two statements that need each other's last result."""
+    for b in range(M):
+        for t in range(32):
+            x[b] = x[b] + (v[b] >> 1)
+            v[b] = (3 * v[b] >> 2) + z[t, b] - x[b]
+
+
+@T.prim_func
 def carried(A: T.Buffer((M,), "float32"), B: T.Buffer((M,), "float32")):
     """An iteration reads what the iteration before it left in s."""
     s = T.float32(0)
@@ -239,7 +263,7 @@ def _lanes(sch: Schedule) -> set[int]:
 @pytest.mark.parametrize(
     ("func", "lanes"),
     [(median, 64), (random_walk, 16), (counted, 16), (shrinking, 16), (tridiagonal, 16),
-     (tridiagonal_rows, 16), (matches, 32)],
+     (tridiagonal_rows, 16), (matches, 32), (filtered, 16), (in_two_stores, 16)],
 )  # fmt: skip
 def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: int) -> None:
     sch = Schedule(func)
@@ -248,7 +272,10 @@ def test_the_default_schedule_runs_iterations_in_lanes(func: PrimFunc, lanes: in
     check_numbers(func, sch.mod, compiled=True)
 
 
-@pytest.mark.parametrize(("func", "base"), [(median, 64), (random_walk, 16), (counted, 16)])
+@pytest.mark.parametrize(
+    ("func", "base"),
+    [(median, 64), (random_walk, 16), (counted, 16), (filtered, 16), (in_two_stores, 16)],
+)
 def test_the_space_offers_whole_iterations(func: PrimFunc, base: int) -> None:
     generator = SpaceGenerator(default_modules(TARGET))
     found = generator.generate(func, TARGET)
