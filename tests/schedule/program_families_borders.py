@@ -215,12 +215,40 @@ def shared_roots(rng: random.Random) -> str:
     return text + f"            C[vi, vj] = C[vi, vj] + {' * '.join(factors)}\n"
 
 
+def choices_in_sums(rng: random.Random) -> str:
+    """A sum in order that adds zero outside of a triangle, a band or the border of a window."""
+    rows, columns, taps = rng.randint(1, 6), rng.randint(1, 9), rng.randint(1, 7)
+    dtype = rng.choice(["int32", "float32"])
+    zero = rng.choice(["0", "0", "1", "-0.0"]) if dtype == "float32" else "0"
+    at = rng.choice(["vk", "vi + vk - 2", "vi * 2 + vk - 1"])
+    test = {
+        "vk": rng.choice(["vk <= vi", "vk > vi + 1", "vi - 1 <= vk and vk < vi + 3"]),
+    }.get(at, f"{at} >= 0 and {at} < {taps}")
+    load = "A[vi, vk]" if at == "vk" else f"A[0, {at}]"
+    factor = rng.choice(["", " * B[vk, vj]"])
+    inner = f"T.if_then_else({test}, {load}{factor}, T.{dtype}({zero}))"
+    if rng.random() < 0.3:
+        inner = f"T.if_then_else({test}, {load}, T.{dtype}({zero})){factor}"
+    start = rng.choice([f"T.{dtype}(0)", f"T.{dtype}(2)", "B[0, vj]"])
+    shapes = {"A": (rows, taps), "B": (taps, columns), "C": (rows, columns)}
+    params = ", ".join(f"{n}: T.Buffer({shape}, '{dtype}')" for n, shape in shapes.items())
+    text = f"@T.prim_func\ndef f({params}):\n    for i, j in T.grid({rows}, {columns}):\n"
+    text += "        with T.block('start'):\n            vi, vj = T.axis.remap('SS', [i, j])\n"
+    text += (
+        f"            C[vi, vj] = {start}\n    for i, j, k in T.grid({rows}, {columns}, {taps}):\n"
+    )
+    text += "        with T.block('C'):\n            vi, vj = T.axis.remap('SS', [i, j])\n"
+    text += f"            vk = T.axis.opaque({taps}, k)\n"
+    return text + f"            C[vi, vj] = C[vi, vj] + {inner}\n"
+
+
 MOVES = ("compute_at", "compute_at", "reverse_compute_at", "reverse_compute_at")
 INLINES = ("compute_inline", "reverse_compute_inline")
 BORDERS: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     borders: (*MOVES, "compute_inline", "transform_layout"),
     layouts: (*MOVES, *INLINES, "transform_layout", "transform_block_layout"),
     zeros_between: (*["step_over_zeros"] * 4, "compute_inline", "rfactor", "decompose_reduction"),
+    choices_in_sums: (*["skip_zeros"] * 4, *["cache_values"] * 2, "cache_update", "narrow_loop"),
     shared_roots: (*["cache_values"] * 3, "compute_at", "compute_inline", "rfactor"),
     tiles: (*MOVES, *INLINES, "cache_read", "cache_write", "transform_block_layout"),
 }

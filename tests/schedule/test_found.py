@@ -722,6 +722,6 @@ def sums_of_nothing(A: T.Buffer((3, 4), "int32"), B: T.Buffer((3,), "int32")):
 def test_a_block_around_an_empty_reduction_would_run_its_init() -> None:
     """The results stay as they are; a block around the loop would set them."""
     sch, _, ((_, k),) = start(sums_of_nothing, "b")
-    text = "the loop k may have no iteration, and the init of b"
+    text = "the loop k may leave b without an iteration for some results"
     check_refused(sch, lambda: sch.blockize(k), "empty-reduction", text)
     check_transform(sums_of_nothing, sch)

@@ -67,13 +67,29 @@ def test_a_reader_before_the_overwriter_takes_the_value_too(after):
 
 
 @pytest.mark.parametrize(
+    "read",
+    [
+        ("read", ROWS, "A[vi, vj] = C[vi, 0]"),
+        ("read", "i, j in T.grid(4, 5)", READ[2]),
+        ("read", "t, i, j in T.grid(2, 4, 6)", "A[vi, vj] = C[3 - vi, vj] - C[vi, 0]"),
+    ],
+)
+def test_a_reader_in_loops_of_its_own_may_read_any_elements(read):
+    sch = program(SCALE, read, ADD)
+    before = sch.mod["main"]
+    sch.compute_inline("scale")
+    assert "scale" not in sch.script()
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
     "blocks",
     [
         (SCALE,),
         (SCALE, ("add", "i, j in T.grid(4, 5)", ADD[2])),
         (("scale", ROWS, "C[vi, vj] = C[vi, vj] + A[vi, vj]"), READ, ADD),
-        (SCALE, ("read", ROWS, "A[vi, vj] = C[vi, 0]"), ADD),
-        (SCALE, ("read", "i, j in T.grid(4, 5)", READ[2]), ADD),
+        (SCALE, ("read", ROWS, "A[vi, vj] = C[vi, 0]\n            C[vi, vj] = 1"), ADD),
+        (("scale", "i, j in T.grid(4, 5)", SCALE[2]), ("read", ROWS, "A[vi, vj] = C[vi, 0]"), ADD),
         (("scale", ROWS, "C[vi, vj] = A[vi, vj]"), ("write", ROWS, "A[vi, vj] = 1"), ADD),
         (("scale", "t, i, j in T.grid(2, 4, 6)", SCALE[2]), ADD),
         (SCALE, ("add", "t, i, j in T.grid(2, 4, 6)", ADD[2])),
@@ -84,8 +100,7 @@ def test_a_reader_before_the_overwriter_takes_the_value_too(after):
     ],
 )
 def test_other_updates_stay(blocks):
-    """No overwriter, other boxes, inputs that change, readers of other elements, repetitions, and
-    predicates."""
+    """No overwriter, other boxes, inputs that change, repetitions, and predicates."""
     sch = program(*blocks)
     reason = "output-block" if len(blocks) == 1 else "write-after-read"
     check_refused(sch, lambda: sch.compute_inline("scale"), reason, "scale writes|overwrites [AC]")

@@ -23,7 +23,6 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars, fresh_copy, substitute
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
-    known_here,
     refuse_on,
     require_root_free,
     require_same_scope,
@@ -32,6 +31,7 @@ from metasched.schedule.checks import (
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.block_division import Part, divided, under
+from metasched.schedule.primitives.decompose_reduction import require_iterations
 from metasched.schedule.state import State
 
 
@@ -109,6 +109,7 @@ def _outer_of_loop(state: State, part: Part, old: BlockRealize) -> BlockRealize:
         _require_one_start(state, part, old)
         require_set_once(state, old, part.loops)
         init = _init_nest(state, part)
+        require_iterations(state, old, part.loops)
         body = under(part.loops, evolve(part.inner, block=without_init(inner)))
     name = state.fresh_block_name(f"{inner.name}_o")
     made = Block(name, tuple(part.iters), (), (), body, init)
@@ -136,12 +137,6 @@ def _init_nest(state: State, part: Part) -> Stmt:
     used = frozenset().union(*(free_vars(e) for _, e in spatial))
     kept = [n for n in part.loops if n.var in used]
     dropped = {n.var for n in part.loops} - {n.var for n in kept}
-    for loop in part.loops:
-        if loop.var in dropped and not known_here(state, loop).prove(loop.extent >= 1):
-            raise state.error(
-                "empty-reduction", f"the loop {loop.var.name} may have no iteration, and the init "
-                f"of {old.name}, which would stand around it, runs then", loop,
-            )  # fmt: skip
     if not free_vars(inner.predicate).isdisjoint(dropped):
         raise state.error(
             "reduction-predicate", f"the predicate of {old.name} limits a reduction loop inside "

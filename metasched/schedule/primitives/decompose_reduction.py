@@ -83,7 +83,7 @@ def decompose_reduction(
     require_set_once(state, realize, loops[position:])
     if not state.skip_legality_checks:
         refuse_on(state, used_before_init(state.scope(realize), old.token, target), realize)
-    _require_iterations(state, realize, loops[position:])
+    require_iterations(state, realize, loops[position:])
     _refuse_in_between(state, realize, target)
     refuse_hidden(state, realize.exprs, target)
     _refuse_skipped(state, realize, target)
@@ -133,7 +133,7 @@ def _refuse_skipped(state: State, realize: BlockRealize, target: For) -> None:
 def _untied(realize: BlockRealize, loops: tuple[For, ...]) -> BlockRealize:
     """The block without conditions on both the loops of its init and loops below the init.
 
-    Such a condition may end some reductions early; `_require_iterations` proves that each begins.
+    Such a condition may end some reductions early; `require_iterations` proves that each begins.
     """
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     kept = frozenset().union(*(free_vars(e) for v, e in pairs if not v.is_reduce))
@@ -182,8 +182,8 @@ def _require_no_repetition(
 
 
 @proof
-def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
-    """Refuse a reduction whose length varies and may be zero.
+def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
+    """Refuse a reduction whose length varies and may be zero, or is zero.
 
     An empty reduction never runs its init; after the step the init would run nevertheless.
     """
@@ -205,8 +205,8 @@ def _require_iterations(state: State, realize: BlockRealize, loops: tuple[For, .
         return known.prove(substitute(first, dropped))
 
     for loop in loops:
-        uncertain = loop.var in dropped and _depends(loop.extent, {*others, *dropped})
-        if uncertain and not certain(loop.extent >= 1):
+        varies = _depends(loop.extent, {*others, *dropped}) or as_int(loop.extent) is not None
+        if loop.var in dropped and varies and not certain(loop.extent >= 1):
             raise _nothing_to_reduce(state, realize, f"the loop {loop.var.name}", loop)
     for condition in conjuncts(realize.predicate):
         used = free_vars(condition)
