@@ -19,7 +19,9 @@ from metasched.cost.footprint import Footprint
 from metasched.cost.guard_fraction import busy_cores, guard_fraction
 from metasched.cost.nest import (
     Nest,
+    deciding,
     guards,
+    held_for,
     lane_loads,
     masked_lanes,
     page_misses,
@@ -335,7 +337,9 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         if written.steps[k] is None:
             chain, last = chain * loop.extent, k + 1
     reducing = nest.store.accesses[0].reads > 0
-    held = 1.0 if scans else _held(nest, depth, fold)
+    held = 1.0 if scans else held_for(nest, depth, fold)
+    tested, inner = deciding(nest), zip(order[:depth], written.steps, strict=False)
+    again = prod(x.extent for x, step in inner if step is None and x.index in tested)
     gathers, loads, split, converts, masked = 0.0, 0.0, 0.0, 0.0, masked_lanes(nest, depth)
     for access in nest.outside:
         count = _registers(access, order, depth, lanes)
@@ -350,7 +354,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         each, gathered = lane_loads(uneven, stride, used, masked, walking, turned)
         count, gathers = count * each, gathers + gathered
         count *= registers_apart(stride, used, access is written, masked and reducing)
-        taken = count * (1.0 + reducing) / held if access is written else count
+        taken = count * (1.0 + reducing) * again / held if access is written else count
         converts += count * _conversion(nest.store, access)
         if _splits(access, order, used, machine.line):
             taken *= 2.0
@@ -373,16 +377,6 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
         split, max(min(width, lanes), nest.store.facts.lanes), waste, fold,
     )  # fmt: skip
-
-
-def _held(nest: Nest, depth: int, fold: int) -> float:
-    """For how many iterations of the loops around the block its results stay in registers."""
-    order, written = nest.order, nest.moves[0]
-    held, around = 1.0, depth + bool(fold)
-    while around < len(order) and written.steps[around] is None:
-        held *= order[around].extent
-        around += 1
-    return held * max(order[depth].extent / fold, 1.0) if fold else held
 
 
 def _shared(nest: Nest, depth: int, points: float, machine: MachineModel) -> float:

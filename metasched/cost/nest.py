@@ -65,6 +65,26 @@ def guards(nest: Nest, depth: int) -> float:
     return sum(nest.products[depth] / nest.products[max(k, depth)] for k in inner)
 
 
+def deciding(nest: Nest) -> set[int]:
+    """The loops that decide whether the store of results in memory runs: LLVM moves no such store
+    out of them, but for local memory."""
+    if nest.store.accesses[0].buffer.scope == "local":
+        return set()
+    return {n for test in nest.store.notes.tests if not test.skips for n, _, _ in test.digits}
+
+
+def held_for(nest: Nest, depth: int, fold: int) -> float:
+    """For how many iterations of the loops around the block its results stay in registers."""
+    order, written = nest.order, nest.moves[0]
+    held, around, tested = 1.0, depth + bool(fold), deciding(nest)
+    while around < len(order) and written.steps[around] is None:
+        if order[around].index in tested:
+            break
+        held *= order[around].extent
+        around += 1
+    return held * max(order[depth].extent / fold, 1.0) if fold else held
+
+
 def scattered(nest: Nest, depth: int) -> tuple[float, float]:
     """Runs of memory and pages under the inner loops."""
     found = [move.places(depth) for move in nest.outside]

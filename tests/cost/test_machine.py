@@ -221,6 +221,32 @@ def test_each_entry_of_a_table_is_loaded_lane_by_lane(lookups):
     assert found["loads"] > 4
 
 
+CONDITIONAL = """
+@T.prim_func
+def f(A: T.Buffer((64, 64)), B: T.Buffer((64, 16)), C: T.Buffer((64, 16))):
+    L = T.alloc_buffer((64, 16), "float32", scope="local")
+    for i, k in T.grid(64, 64):
+        for k_1 in T.unroll({unrolled}):
+            for j in T.vectorized(16):
+                with T.block("sum"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    vk = T.axis.opaque(64 * {unrolled}, k * {unrolled} + k_1)
+                    if {test}:
+                        {to}[vi, vj] = {to}[vi, vj] + A[vi, vk % 64] * B[vk % 64, vj]
+"""
+
+
+@pytest.mark.parametrize("unrolled", [2, 4])
+def test_results_under_a_condition_of_their_reduction_go_to_memory(unrolled):
+    """LLVM stores a result at each step, unless it is local or the condition stays the same."""
+
+    def loads(test: str, to: str) -> float:
+        return machine(parse(CONDITIONAL.format(test=test, to=to, unrolled=unrolled)))["loads"]
+
+    assert loads("vk <= vi", "C") > loads("vk <= vi", "L") + 0.5
+    assert loads("vi < 32", "C") == pytest.approx(loads("vi < 32", "L"), abs=0.1)
+
+
 def test_lanes_around_a_serial_loop_run_inside_it():
     outside = machine(recurrence("outer", "lanes", "steps"))
     assert outside == machine(recurrence("outer", "steps", "lanes"))
