@@ -172,10 +172,8 @@ def _copies(
         return store if holds is TRUE else IfThenElse(holds, store)
 
     pairs = zip(box.region, box.before, strict=True)
-    domains, loops = (
-        list(cache.whole().region),
-        [Range(r.min + (n or 0), r.extent) for r, n in pairs],
-    )
+    domains = list(cache.whole().region)
+    loops = [Range(r.min + (n or 0), r.extent) for r, n in pairs]
     before, first = stage(state, cache.name, domains, there, loops=loops)
     after, second = stage(
         state, f"{cache.name}_back", domains, back,
