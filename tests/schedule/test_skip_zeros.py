@@ -82,6 +82,34 @@ def f(A: T.Buffer((6, 7), "float32"), C: T.Buffer((6,), "float32")):
     check_transform(func, sch)
 
 
+@pytest.mark.parametrize(
+    ("init", "other"),
+    [
+        ("if vi > 2: C[vi] = 0.0", ""),
+        ("C[vi] = -0.0", ""),
+        ("C[vi] = 0.0", """
+            with T.block("D"):
+                vi = T.axis.spatial(6, i)
+                C[vi] = C[vi] * -1.0"""),
+    ],
+)  # fmt: skip
+def test_an_init_that_is_no_start(init: str, other: str) -> None:
+    """The condition of the init may leave an element, and another block may store -0.0."""
+    text = """
+@T.prim_func
+def f(A: T.Buffer((6, 7), "float32"), C: T.Buffer((6,), "float32")):
+    for i in range(6):
+        for k in range(7):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    {}
+                C[vi] = C[vi] + T.if_then_else(vk <= vi, A[vi, vk], 0.0){}
+"""
+    sch = Schedule(parse(text.format(init, other)))
+    check_refused(sch, lambda: sch.skip_zeros("C"), "other-start", "C adds 0.0, which changes")
+
+
 ANY_START = "C[vi] = A[vi, 0]"
 
 

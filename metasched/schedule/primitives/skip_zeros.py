@@ -33,7 +33,8 @@ def skip_zeros(state: State, block: BlockLike) -> None:
     """Update an element only where a choice in what `block` adds is not the neutral value.
 
     The neutral value is 0 of a sum and 1 of a product. The condition of the choice becomes an `if`
-    around the store. Results stay the same, bit by bit.
+    around the store. Each number stays the same; machine code may then round a product and its sum
+    once, as in any C[i] += A[i] * B[i].
 
     requires  a block whose body, perhaps under an `if`, is a store to an element of the element and
               one `T.if_then_else` or `T.Select`, which add, subtract or multiply, with the neutral
@@ -133,15 +134,9 @@ def _with_store(body: Stmt, store: Stmt) -> Stmt:
 @proof
 def _require_start(state: State, realize: BlockRealize, buffer: Buffer) -> None:
     """Refuse a sum that may start from -0.0."""
-    old = realize.block
-    if old.init is not None:
-        first = updated(old.init)
-        if first is not None and _is_number(first.value):
-            return
-    else:
-        scope = state.scope(realize)
-        if _starts(scope, scope.child(old.token), buffer):
-            return
+    old, scope = realize.block, state.scope(realize)
+    if _starts(scope, scope.child(old.token), buffer):
+        return
     raise state.error(
         "other-start",
         f"{old.name} adds 0.0, which changes -0.0, and no block is proved to set all elements of "
@@ -165,6 +160,11 @@ def _starts(scope: Scope, child: Child, buffer: Buffer) -> bool:
     starters = [c for c in writers if _sets(c.block, buffer)]
     if not all(c in starters or _adds(c.block, buffer) for c in writers):
         return False
+    if child.block.init is not None:
+        first, store = child.block.init, updated(child.block.body)
+        if not isinstance(first, BufferStore) or store is None or first.buffer is not buffer:
+            return False
+        return first.indices == store.indices and _is_number(first.value)
     return any(
         c in before and covered(child, [c], buffer, shared_loops(child, c)) is None
         for c in starters
