@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from metasched.codegen.arithmetic import binary
+from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.emit import Emitter, SerialLoop
+from metasched.codegen.places import lane_offsets
 from metasched.codegen.values import Val, literal
 from metasched.ir.dtype import INT64
-from metasched.ir.expr import FloorDiv, Max, Mul, Var
+from metasched.ir.expr import GE, GT, LT, FloorDiv, Max, Mul, Sub, Var
 from metasched.ir.stmt import For, ForKind, Stmt
 
 EmitChunk: TypeAlias = Callable[[Val], None]
@@ -56,3 +57,46 @@ def emit_in_chunks(
     done = binary(e, Mul, count, literal(lanes))
     if done.const is None or done.const != extent.const:
         serial_loop(e, node, done, extent)
+
+
+def emit_if_long(
+    e: Emitter, node: For, extent: Val, least: int, emit: Callable[[], None],
+    serial_loop: SerialLoop,
+) -> None:  # fmt: skip
+    """Emit code for a loop of at least so many iterations, and the loop one by one for a shorter
+    one."""
+    few, many, done = (e.fresh_label(name) for name in ("few", "lanes", "reduced"))
+    e.branch_if(compare(e, GE, extent, literal(least)), many, few)
+    e.label(many)
+    with e.scope():
+        emit()
+    e.branch(done)
+    e.label(few)
+    with e.scope():
+        serial_loop(e, node, literal(0), extent)
+    e.branch(done)
+    e.label(done)
+
+
+def emit_all_in_vectors(
+    e: Emitter, node: For, extent: Val, lanes: int, vector: Callable[[Val, Val | None], None],
+    serial_loop: SerialLoop,
+) -> None:  # fmt: skip
+    """Emit all full vectors of a loop, then the iterations that are left as one vector under a
+    mask.
+
+    Args:
+        vector: emits a vector of iterations, from the given first one on, and where the mask holds.
+    """
+    whole = binary(e, FloorDiv, extent, literal(lanes))
+    chunk: EmitChunk = lambda base: vector(base, None)  # noqa: E731
+    loop_over_chunks(e, node, (literal(0), whole), lanes, chunk, serial_loop)
+    begin = binary(e, Mul, whole, literal(lanes))
+    left = binary(e, Sub, extent, begin)
+    rest, done = e.fresh_label("rest"), e.fresh_label("all")
+    e.branch_if(compare(e, GT, left, literal(0)), rest, done)
+    e.label(rest)
+    with e.scope():
+        vector(begin, compare(e, LT, lane_offsets(e, lanes), e.widen(left, lanes)))
+    e.branch(done)
+    e.label(done)

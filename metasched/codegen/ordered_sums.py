@@ -14,34 +14,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from metasched.analysis.guarded import loads_in_any_case
-from metasched.codegen.arithmetic import binary, compare, select
-from metasched.codegen.chunks import loop_over_chunks
-from metasched.codegen.emit import Emitter, Lane, SerialLoop
+from metasched.codegen.arithmetic import compare, select
+from metasched.codegen.chunks import emit_all_in_vectors, emit_if_long
+from metasched.codegen.emit import Emitter, SerialLoop
 from metasched.codegen.memory import store
-from metasched.codegen.places import lane_offsets
-from metasched.codegen.reductions import WORTH, Reduction, is_gathered, is_input
+from metasched.codegen.reductions import WORTH, Reduction, is_gathered, is_input, values_in_lanes
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.dtype import BOOL, INT32, INT64
 from metasched.ir.expr import (
-    GE,
-    GT,
-    LT,
     NE,
     Add,
     BinaryOp,
     Div,
     Expr,
     FloatImm,
-    FloorDiv,
-    Mul,
-    Sub,
     Var,
 )
 from metasched.ir.op import FLOATING, Call, Effect, call, effect_of
@@ -71,17 +62,8 @@ def emit_ordered_sums(
     lanes = e.module.vector_bits // found[0].store.buffer.dtype.bits
     if lanes < 4 or (extent.const is not None and extent.const < lanes):
         return False
-    few, many, done = (e.fresh_label(name) for name in ("few", "values", "summed"))
-    e.branch_if(compare(e, GE, extent, literal(lanes // 2)), many, few)
-    e.label(many)
-    with e.scope():
-        _emit_all(e, node, found, lanes, extent, serial_loop)
-    e.branch(done)
-    e.label(few)
-    with e.scope():
-        serial_loop(e, node, literal(0), extent)
-    e.branch(done)
-    e.label(done)
+    emit = partial(_emit_all, e, node, found, lanes, extent, serial_loop)
+    emit_if_long(e, node, extent, lanes // 2, emit, serial_loop)
     return True
 
 
@@ -95,17 +77,9 @@ def _emit_all(
             slots[n] = slot = e.fresh("sum")
             e.allocas.append(f"{slot} = alloca {register_type(one.store.buffer.dtype, 1)}")
             e.line(f"store {e.value(one.element).typed}, ptr {slot}")
-    loads = (load for one in found for load in loads_in_any_case(one.value))
-    same = [load for load in loads if node.var not in free_vars(load)]
 
-    def vector(base: Val, mask: Val | None = None) -> None:
-        e.lane = Lane(node.var, base, lanes)
-        with e.sharing():
-            for load in same:
-                e.share(load, mask)  # an element for all lanes, and there is a lane
-            with e.masked(mask) if mask is not None else nullcontext():
-                values = [e.widen(e.value(one.value), lanes) for one in found]
-        e.lane = None
+    def vector(base: Val, mask: Val | None) -> None:
+        values = values_in_lanes(e, node, found, lanes, base, mask)
         if mask is not None:
             zero = e.widen(literal(-0.0, found[0].store.buffer.dtype), lanes)
             values = [select(e, mask, value, zero) for value in values]
@@ -115,17 +89,7 @@ def _emit_all(
             else:
                 _where_some_lane_adds(e, value, partial(_add_to, e, one, value))
 
-    whole = binary(e, FloorDiv, extent, literal(lanes))
-    loop_over_chunks(e, node, (literal(0), whole), lanes, vector, serial_loop)
-    begin = binary(e, Mul, whole, literal(lanes))
-    left = binary(e, Sub, extent, begin)
-    rest, done = e.fresh_label("rest"), e.fresh_label("all")
-    e.branch_if(compare(e, GT, left, literal(0)), rest, done)
-    e.label(rest)
-    with e.scope():
-        vector(begin, compare(e, LT, lane_offsets(e, lanes), e.widen(left, lanes)))
-    e.branch(done)
-    e.label(done)
+    emit_all_in_vectors(e, node, extent, lanes, vector, serial_loop)
     for n, slot in slots.items():
         last = found[n].store
         result = e.inline(

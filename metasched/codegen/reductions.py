@@ -18,22 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from metasched.analysis.guarded import loads_in_any_case
 from metasched.arith.affine import linear_address
 from metasched.codegen.arithmetic import binary, compare, select
-from metasched.codegen.chunks import loop_over_chunks
+from metasched.codegen.chunks import emit_all_in_vectors, emit_if_long, loop_over_chunks
 from metasched.codegen.emit import Emitter, Lane, SerialLoop
 from metasched.codegen.fold import tree
 from metasched.codegen.memory import store
-from metasched.codegen.places import lane_offsets
 from metasched.codegen.types import register_type
 from metasched.codegen.values import Val, literal
 from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import (
     GE,
-    GT,
-    LT,
     Add,
     BinaryOp,
     Cast,
@@ -185,17 +183,8 @@ def _emit_together(
         return False
     if not any(is_gathered(load) for r in found for load in loads_of(r.value)):
         lanes *= max(1, REGISTERS // len(found))
-    few, many, done = (e.fresh_label(name) for name in ("few", "lanes", "reduced"))
-    e.branch_if(compare(e, GE, extent, literal(least)), many, few)
-    e.label(many)
-    with e.scope():
-        _emit_all(e, node, found, lanes, extent, serial_loop)
-    e.branch(done)
-    e.label(few)
-    with e.scope():
-        serial_loop(e, node, literal(0), extent)
-    e.branch(done)
-    e.label(done)
+    emit = partial(_emit_all, e, node, found, lanes, extent, serial_loop)
+    emit_if_long(e, node, extent, least, emit, serial_loop)
     return True
 
 
@@ -204,17 +193,9 @@ def _emit_all(
 ) -> None:
     """Emit all iterations as vectors, and combine the lanes of each result with its element."""
     slots = [_results(e, one, lanes) for one in found]
-    loads = (load for one in found for load in loads_in_any_case(one.value))
-    same = [load for load in loads if node.var not in free_vars(load)]
 
-    def vector(base: Val, mask: Val | None = None) -> None:
-        e.lane = Lane(node.var, base, lanes)
-        with e.sharing():
-            for load in same:
-                e.share(load, mask)  # an element for all lanes, and there is a lane
-            with e.masked(mask) if mask is not None else nullcontext():
-                values = [e.widen(e.value(one.value), lanes) for one in found]
-        e.lane = None
+    def vector(base: Val, mask: Val | None) -> None:
+        values = values_in_lanes(e, node, found, lanes, base, mask)
         for one, slot, value in zip(found, slots, values, strict=True):
             dtype = one.store.buffer.dtype
             before = e.inline(f"load {register_type(dtype, lanes)}, ptr {slot}", dtype, lanes)
@@ -223,19 +204,25 @@ def _emit_all(
                 after = select(e, mask, after, before)
             e.line(f"store {after.typed}, ptr {slot}")
 
-    whole = binary(e, FloorDiv, extent, literal(lanes))
-    loop_over_chunks(e, node, (literal(0), whole), lanes, vector, serial_loop)
-    begin = binary(e, Mul, whole, literal(lanes))
-    left = binary(e, Sub, extent, begin)
-    rest, done = e.fresh_label("rest"), e.fresh_label("all")
-    e.branch_if(compare(e, GT, left, literal(0)), rest, done)
-    e.label(rest)
-    with e.scope():
-        vector(begin, compare(e, LT, lane_offsets(e, lanes), e.widen(left, lanes)))
-    e.branch(done)
-    e.label(done)
+    emit_all_in_vectors(e, node, extent, lanes, vector, serial_loop)
     for one, slot in zip(found, slots, strict=True):
         _combine(e, one, lanes, slot)
+
+
+def values_in_lanes(
+    e: Emitter, node: For, found: list[Reduction], lanes: int, base: Val, mask: Val | None
+) -> list[Val]:
+    """The values of reductions in a vector of iterations, from `base` on."""
+    loads = (load for one in found for load in loads_in_any_case(one.value))
+    same = [load for load in loads if node.var not in free_vars(load)]
+    e.lane = Lane(node.var, base, lanes)
+    with e.sharing():
+        for load in same:
+            e.share(load, mask)  # an element for all lanes, and there is a lane
+        with e.masked(mask) if mask is not None else nullcontext():
+            values = [e.widen(e.value(one.value), lanes) for one in found]
+    e.lane = None
+    return values
 
 
 def match_reductions(node: For) -> list[Reduction]:
