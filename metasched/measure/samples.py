@@ -126,12 +126,18 @@ def undisturbed(repeat: Repeat, calls: int) -> float:
 def in_turns(repeats: Sequence[Repeat], rounds: int, sample_ms: float) -> list[tuple[float, ...]]:
     """Samples of programs in turns, so that a disturbance affects all programs alike.
 
-    A program behind the fastest by the factors of BEHIND gets fewer samples, at least one.
+    A program behind the fastest by the factors of BEHIND gets fewer samples, at least one. Its
+    warm-up run must show the distance twice: one slow run may be the machine's.
     """
-    runs = []
-    for repeat in repeats:
-        once = _warmed(repeat)
-        runs.append((repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once]))
+    warm = [_warmed(repeat) for repeat in repeats]
+    limit = min(warm, default=0.0) * BEHIND[0]
+    for i, repeat in enumerate(repeats):
+        if warm[i] > limit:
+            warm[i] = min(warm[i], _warmed(repeat))
+    runs = [
+        (repeat, max(1, int(sample_ms * 1e-3 / max(once, 1e-9))), [once])
+        for repeat, once in zip(repeats, warm, strict=True)
+    ]
     out = [samples for _, _, samples in runs]
     for number in range(rounds):
         limit = min(map(max, out)) * BEHIND[min(number, 3)]

@@ -110,6 +110,21 @@ def test_in_turns_a_disturbed_first_run_is_taken_again(monkeypatch):
     assert in_turns([REPEAT] * 2, 5, 2.5) == [(4e-5,) * 5] * 2
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_in_turns_one_slow_first_run_leaves_no_program_out(monkeypatch, slow):
+    """A pause of the whole machine counts no waiting: the first run of a program takes 9 ms."""
+    ran = [0, 0]
+
+    def took(number, calls):
+        ran[number] += 1
+        return 9e-3 if number == slow and ran[number] == 1 else 4e-5
+
+    monkeypatch.setattr(samples, "take", lambda repeat, calls: repeat(calls))
+    monkeypatch.setattr(samples, "waited", lambda: 0.0)
+    repeats = [lambda calls, number=number: took(number, calls) for number in range(2)]
+    assert in_turns(repeats, 5, 2.5) == [(4e-5,) * 5] * 2
+
+
 def test_samples_are_taken_at_the_pace_of_an_anchor(monkeypatch):
     clock, now = iter((1.0, 1.5, 0.8, 1.2, 1.0, 1.4, 1.3, 1.0)), [1.0]
 
