@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from metasched.arith.affine import linear_address
 from metasched.codegen.ahead import emit_ahead
 from metasched.codegen.arithmetic import binary, compare
 from metasched.codegen.chunks import loop_over_chunks
@@ -318,7 +319,8 @@ def scalar_reason(body: Stmt, var: Var) -> str | None:
 
 
 def _store_reason(stmt: BufferStore, varying: set[Expr]) -> str | None:
-    if all(varying.isdisjoint(free_vars(i)) for i in stmt.indices):
+    terms = (term for index in stmt.indices for term in linear_address(index).terms)
+    if all(varying.isdisjoint(free_vars(term)) for term in terms):  # x + (y - x) does not vary
         return "all lanes store to one element"
     for index in stmt.indices:
         for node in walk_exprs(index):

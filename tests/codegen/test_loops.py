@@ -337,3 +337,20 @@ def main(A: T.Buffer((16, 16), "float32")):
                 A[vi, vj] = A[vj, vi]
 """
     assert "shufflevector" not in build(text).llvm_ir
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_lanes_whose_numbers_cancel_in_an_index_run_one_by_one(columns: int) -> None:
+    """A skewed loop of one column: under its condition, j - i + i is one element at each j."""
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((3, {columns}), "float32"), C: T.Buffer((3, {columns}), "float32")):
+    for i in T.vectorized(3):
+        for j in T.serial({columns + 2}):
+            with T.block("C"):
+                vi = T.axis.spatial(3, i)
+                vj = T.axis.spatial({columns}, j - i)
+                T.where(i <= j and j < i + {columns})
+                C[vi, vj] = C[vi, vj] * T.float32(3) + A[vi, vj]
+"""
+    agree(text, integers((3, columns)), integers((3, columns), seed=1))
