@@ -214,6 +214,8 @@ class _Walker:
             loops = [*loops, Loop(extent, loop.kind.value, index)]
             self.strides[loop.var] = {index: (step, step * (extent - 1))}
             self.bound[loop.var] = (index, extent)
+        else:
+            self.bound[loop.var] = loop.min
         self.visit(loop.body, loops, notes)
 
     def _mean(self, extent: Expr) -> int:

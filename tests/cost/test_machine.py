@@ -11,6 +11,7 @@ from cost.tiled import Matmul, block, nest, sample
 from metasched.analysis.block import FOLD, SCAN
 from metasched.cost.features import FEATURE_NAMES, _rows, features, work
 from metasched.cost.machine import MACHINE_FEATURES, machine_features
+from metasched.cost.summary import summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import LT, TRUE, Var, as_expr, compare
 from metasched.ir.func import IRModule, PrimFunc
@@ -600,6 +601,28 @@ def test_rows_nearly_a_page_apart_do_not_stay_in_the_cache():
 def test_conditions_around_a_store_are_counted():
     guarded = machine(row_sums(kind="u", guard=lambda k: compare(LT, k, as_expr(60))))
     assert (guarded["block.guards"], machine(row_sums())["block.guards"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("start", [0, 40])
+def test_a_condition_over_a_loop_of_one_iteration_is_counted(start):
+    """12 rows of a tile of 32 are stored; the loop of one iteration gives a constant."""
+
+    def rows(row: str) -> IRModule:
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((20, 16), "float32"), B: T.Buffer((20, 16), "float32")):
+    for u in T.serial({start}, {start + 1}):
+        for i, v in T.grid(32, 16):
+            with T.block("B"):
+                vi, vj = T.axis.spatial(20, {row}), T.axis.spatial(16, v)
+                T.where({row} < 12)
+                B[vi, vj] = A[vi, vj]
+"""
+        return IRModule.of(parse(text))
+
+    with_unit, without = summarize(rows(f"u * 32 + i - {32 * start}")), summarize(rows("i"))
+    (first,), (second,) = with_unit.stores, without.stores
+    assert first.notes.tests == second.notes.tests != ()
 
 
 def test_a_condition_counts_where_the_lowering_tests_it():
