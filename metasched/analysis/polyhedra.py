@@ -56,12 +56,13 @@ def order_kept(
         a, b, moving: see `never_ahead`.
         old, new: the loops around both accesses in both orders, outermost first.
     """
+    ways = ((0, 1),) if a == b else ((0, 1), (1, 0))  # the other way is the mirror image
     for first in range(len(old)):
         for last in range(len(new)):
             equal = [*old[:first], *new[:last]]
             if old[first] in equal or new[last] in equal or old[first] is new[last]:
                 continue
-            for one, other in ((0, 1), (1, 0)):
+            for one, other in ways:
                 before = (old[first], one), (old[first], other)
                 after = (new[last], other), (new[last], one)
                 less = [before, after]
@@ -85,10 +86,7 @@ def meet_nowhere(
             is less than the second.
         equal: variables that have the same value in both executions.
     """
-    system = _System.of_meeting(a, b, moving)
-    for var in equal:
-        system.at_most(Linear({var: 1}, 0), 0, Linear({var: 1}, 0), 1, 0)
-        system.at_most(Linear({var: 1}, 0), 1, Linear({var: 1}, 0), 0, 0)
+    system = _System.of_meeting(a, b, frozenset(moving).difference(equal))
     for (low, one), (high, other) in less:
         system.at_most(Linear({low: 1}, 0), one, Linear({high: 1}, 0), other, -1)
     return is_empty(system.rows)

@@ -1,4 +1,4 @@
-"""never_ahead on random triangular nests: every claim against enumeration."""
+"""never_ahead and order_kept on random triangular nests: every claim against enumeration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracle import check_refused, check_transform
 
 from metasched.analysis.instances import Place
-from metasched.analysis.polyhedra import never_ahead
+from metasched.analysis.polyhedra import never_ahead, order_kept
 from metasched.arith.affine import linear
 from metasched.ir.expr import (
     Add,
@@ -92,6 +92,22 @@ def test_claims_hold_for_all_pairs_of_iterations(data, loops):
             same = all(p[v] == q[v] for v in (I, J) if v not in moving)
             if same and number(guard, p) <= 0 and number(indices[0], p) == number(indices[1], q):
                 assert [p[v] for v in order] <= [q[v] for v in order]
+
+
+@given(st.data(), nests(), st.booleans())
+def test_orders_are_kept_for_all_pairs_of_iterations(data, loops, alone):
+    """Two accesses, or one access with itself, in the order (i, j) and in the order (j, i)."""
+    indices = [data.draw(forms((I, J))) for _ in range(2)]
+    guard = data.draw(forms((I, J)))
+    a = Place(((linear(indices[0]), 1.0),), loops, guards=(linear(guard),))
+    b = a if alone else Place(((linear(indices[1]), 1.0),), loops)
+    if order_kept(a, b, frozenset({I, J}), (I, J), (J, I)):
+        for p, q in itertools.product(points(loops), repeat=2):
+            theirs = number(indices[0 if alone else 1], q)
+            inside = number(guard, p) <= 0 and (not alone or number(guard, q) <= 0)
+            if inside and number(indices[0], p) == theirs:
+                old, new = ([[at[v] for v in order] for at in (p, q)] for order in ((I, J), (J, I)))
+                assert (old[0] < old[1]) == (new[0] < new[1]) or p == q
 
 
 MIRROR = """
