@@ -49,7 +49,7 @@ FLOORS: list[tuple[str, int, str]] = [
     (
         "script",
         5240,
-        "words doc print_expr undefined printer diagnostics builder operators buffers sections "
+        "diagnostics words doc print_expr undefined printer builder operators buffers sections "
         "indexing hints plain captured macro literals evaluate reader statements lives names "
         "stores scalars calls copies body parser tir ir tvm_graph tvm_json",
     ),

@@ -48,6 +48,7 @@ from metasched.script.words import (
     TYPE_FIRST,
     apply_op,
     named_arguments,
+    refuse_zero,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -183,13 +184,17 @@ _NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _binary_word(kind: type[BinaryOp]) -> Callable[[ExprLike, ExprLike], Any]:
+def _binary_word(
+    kind: type[BinaryOp], check: Callable[[Expr], Expr] = lambda made: made
+) -> Callable[[ExprLike, ExprLike], Any]:
+    """The word of a node. Words for users are checked: no division by the number 0. `T.FloorDiv`
+    and the like are what is printed if a step made such a node where a condition leaves it out."""
     compute = _NUMBERS.get(kind.__name__)
 
     def build(a: ExprLike, b: ExprLike) -> Any:
         if compute is not None and not isinstance(a, Expr) and not isinstance(b, Expr):
             return compute(a, b)
-        return infix(kind, a, b)
+        return check(infix(kind, a, b))
 
     build.__name__ = kind.__name__
     build.__doc__ = f"{kind.__name__}(a, b), built as written."
@@ -200,7 +205,7 @@ for _kind in {*INFIX, *FUNCTIONS}:
     if _kind not in (And, Or):
         WORDS[_kind.__name__] = _binary_word(_kind)
         for _name in FUNCTIONS.get(_kind, ()):
-            WORDS[_name] = WORDS[_kind.__name__]
+            WORDS[_name] = _binary_word(_kind, refuse_zero)
 
 
 def _joined(kind: type[BinaryOp], values: tuple[ExprLike, ...]) -> Expr:

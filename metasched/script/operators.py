@@ -14,8 +14,6 @@ from metasched.ir.expr import (
     Div,
     Expr,
     ExprLike,
-    FloorDiv,
-    FloorMod,
     Mul,
     Not,
     Or,
@@ -26,7 +24,7 @@ from metasched.ir.expr import (
 from metasched.ir.operators import MEANING, in_users_code
 from metasched.script.builder import infix, pair, shifted
 from metasched.script.diagnostics import RefusedOperand
-from metasched.script.words import apply_op
+from metasched.script.words import apply_op, refuse_zero
 
 _LARGEST_POWER = 16
 
@@ -42,10 +40,7 @@ def arithmetic(kind: type[BinaryOp], a: ExprLike, b: ExprLike) -> Expr:
     if issubclass(kind, Arithmetic) and operand.is_bool:
         raise RefusedOperand(f"{INFIX[kind][0]} of two bools", "write T.int32(a) for a number, or "
                               "&, | and ^ between conditions")  # fmt: skip
-    if kind in (FloorDiv, FloorMod) and operand.is_int and as_int(y) == 0:
-        raise RefusedOperand("integer division or modulo by zero", "leave it out, or choose the "
-                              "divisor: x // T.max(d, 1)")  # fmt: skip
-    return kind(x, y)  # type: ignore[no-any-return]
+    return refuse_zero(kind(x, y))
 
 
 def operation(name: str, a: ExprLike, b: ExprLike) -> Expr:

@@ -17,8 +17,6 @@ from metasched.ir.expr import (
     Div,
     Expr,
     FloatImm,
-    FloorDiv,
-    FloorMod,
     IntImm,
     Let,
     Mul,
@@ -26,7 +24,6 @@ from metasched.ir.expr import (
     Select,
     StringImm,
     Var,
-    as_int,
 )
 from metasched.ir.op import Broadcast, Call, Ramp, Shuffle
 from metasched.script.doc import CLOSE, OPEN, Names
@@ -37,6 +34,7 @@ from metasched.script.words import (
     NOT_LEVEL,
     TYPE_FIRST,
     UNARY_LEVEL,
+    by_zero,
     infers,
     is_literal,
 )
@@ -87,7 +85,8 @@ class ExprPrinter:
             assert isinstance(expr, BinaryOp)
             return self._infix(expr)
         if isinstance(expr, BinaryOp):
-            word = FUNCTIONS.get(type(expr), (type(expr).__name__,))[0]
+            node = (type(expr).__name__,)  # a division by zero is read under the node's name alone
+            word = (node if by_zero(expr) else FUNCTIONS.get(type(expr), node))[0]
             return f"T.{word}({self._pair(expr.a, expr.b)})", ATOM_LEVEL
         if isinstance(expr, Not):
             known = is_literal(expr.a)  # Python would compute `not False`
@@ -227,8 +226,7 @@ class ExprPrinter:
 def _as_function(expr: Expr) -> bool:
     """Whether an operator must be printed as a call, because its sign has another meaning in
     Python: / of integers; // and % by zero, which a script may not write."""
-    by_zero = isinstance(expr, (FloorDiv, FloorMod)) and as_int(expr.b) == 0
-    return by_zero or (isinstance(expr, Div) and expr.dtype.is_int)
+    return by_zero(expr) or (isinstance(expr, Div) and expr.dtype.is_int)
 
 
 def _number(expr: IntImm) -> str:

@@ -20,9 +20,11 @@ from metasched.ir.expr import (
     Min,
     Mod,
     as_expr,
+    as_int,
 )
 from metasched.ir.op import FLOATING, OPS, Call, Effect, call
 from metasched.ir.stmt import IterKind
+from metasched.script.diagnostics import RefusedOperand
 
 NOT_LEVEL = 3
 COMPARE_LEVEL = 4
@@ -34,6 +36,21 @@ FUNCTIONS: dict[type[BinaryOp], tuple[str, ...]] = {
     Min: ("min",), Max: ("max",), Mod: ("truncmod",), Div: ("truncdiv", "div"),
     FloorDiv: ("floordiv",), FloorMod: ("floormod",),
 }  # fmt: skip
+
+
+def by_zero(expr: Expr) -> bool:
+    """Whether an integer is divided by the number 0, or a remainder is that of such a division."""
+    if not isinstance(expr, (Div, Mod, FloorDiv, FloorMod)) or not expr.dtype.is_int:
+        return False
+    return as_int(expr.b) == 0
+
+
+def refuse_zero(made: Expr) -> Expr:
+    """`made`; RefusedOperand for a division of integers by the number 0."""
+    if by_zero(made):
+        raise RefusedOperand("integer division or modulo by zero", "leave it out, or choose the "
+                              "divisor: x // T.max(d, 1)")  # fmt: skip
+    return made
 
 
 def _operator(symbol: str) -> type[ast.AST]:

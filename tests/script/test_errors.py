@@ -41,6 +41,10 @@ BODIES: list[tuple[str, int, str, str]] = [
     ("A[0, 0] = i // 0", 1, "i // 0", "integer division or modulo by zero"),
     ("A[0, 0] = 2 + i % (2 - 2) * 3", 1, "i % (2 - 2)", "integer division or modulo by zero"),
     ("A[i // 0, 0] = 1", 1, "i // 0", "hint: leave it out, or choose the divisor: x // T.max"),
+    ("A[0, 0] = T.floordiv(i, 0)", 1, "T.floordiv(i, 0)", "integer division or modulo by zero"),
+    ("A[0, 0] = T.truncmod(i, 1 - 1)", 1, "T.truncmod(i, 1 - 1)",
+     "hint: leave it out, or choose the divisor: x // T.max(d, 1)"),
+    ("A[0, 0] = T.floormod(7, 0)", 1, "T.floormod(7, 0)", "by zero"),
     ("x = i\nx //= 0", 2, "x //= 0", "integer division or modulo by zero"),
     ("A[0, 0] = i << 32", 1, "i << 32", "hint: convert to a wider type first, as T.int64(x)"),
     ("A[0, 0] = not i", 1, "not i", "compare with == 0"),
@@ -343,14 +347,15 @@ def test_statements_that_nest_too_deeply():
         parse(text(4000))
 
 
-def test_a_division_by_zero_that_a_step_made_is_printed_as_a_word() -> None:
-    """An operator would not be read again: Python has no x // 0."""
+def test_a_division_by_zero_that_a_step_made_is_printed_by_the_name_of_its_node() -> None:
+    """Operators and words for users would not be read again."""
     text = """
 @T.prim_func
 def f(A: T.Buffer((4,), "int32")):
     for i in range(4):
-        A[i] = T.floordiv(A[i], 0) + 2 * T.floormod(i + 1, 0)
+        A[i] = T.FloorDiv(A[i], 0) + 2 * T.FloorMod(i + 1, 0) - T.Div(A[i], 0) - T.Mod(i, 0)
 """
     func = parse(text)
-    assert "T.floordiv(A[i], 0) + 2 * T.floormod(i + 1, 0)" in script(func)
+    divided = "T.FloorDiv(A[i], 0) + 2 * T.FloorMod(i + 1, 0) - T.Div(A[i], 0) - T.Mod(i, 0)"
+    assert divided in script(func)
     assert structural_equal(parse(script(func)), func)
