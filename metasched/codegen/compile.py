@@ -18,6 +18,7 @@ from metasched.codegen.parameters import shape_symbols
 from metasched.codegen.signature import Signature
 from metasched.errors import BuildError, words
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import LIBM_SYMBOLS
 from metasched.lower.packing import split_packing
 from metasched.lower.passes.check_bounds import check_bounds
 from metasched.lower.pipeline import lower_with_symbols
@@ -60,6 +61,8 @@ class Compiled:
 
 
 _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_C = LIBM_SYMBOLS | {"memcpy", "memset", "memmove", "memcmp", "aligned_alloc", "malloc", "free"}
+"""Functions that generated code, or LLVM, may call in a kernel."""
 
 
 def compile_func(
@@ -74,7 +77,8 @@ def compile_func(
     its constant weights.
 
     Args:
-        name: C name of the kernel; None takes its `global_symbol`, or "main" without one.
+        name: C name of the kernel; None takes its `global_symbol`, or "main" without one, with
+            `_kernel` behind the name of a function of C that the code may call.
         opt_level: LLVM's optimisation level; None chooses 1.
         parallel: False runs parallel loops serially and needs no OpenMP runtime.
         checked: check every load and store at run time.
@@ -84,6 +88,8 @@ def compile_func(
     symbol = str(func.attrs.get("global_symbol", "main")) if name is None else name
     if not isinstance(symbol, str) or not _C_NAME.fullmatch(symbol):
         raise BuildError(f"{symbol!r} is not a C function name")
+    if symbol in _OF_C:
+        symbol = _other_name(symbol, name)
     if opt_level not in (None, 0, 1, 2, 3):
         raise BuildError(f"opt_level is {opt_level!r}; LLVM has 0, 1, 2 and 3")
     module = ModuleEmitter(target, symbol)
@@ -94,6 +100,9 @@ def compile_func(
         weights = tuple(func.params.index(w) for w in func.constants)
         signature = replace(signature, weights=weights, pack=pack)
     signature = replace(signature, record=module.recorded)
+    if any(own in module.declarations for own in (symbol, f"{symbol}_repeat", f"{symbol}_pack")):
+        other = _other_name(symbol, name)
+        return compile_func(func, target, other, opt_level, parallel, checked)
     text = module.text()
     opt_level = _LEVEL if opt_level is None else opt_level
     options = (target.triple, target.mcpu, target.llvm_features, opt_level)
@@ -102,6 +111,20 @@ def compile_func(
     externs = undefined_symbols(obj)
     parallel = "GOMP_parallel" in externs
     return Compiled(obj, symbol, signature, text, externs, parallel, options, target.kind)
+
+
+def _other_name(symbol: str, given: str | None) -> str:
+    """The C name of a kernel whose own name is that of a function which its code may call.
+
+    One object cannot define the name and call the other function of that name: LLVM puts in calls
+    of `memset` and of mathematical functions by itself. A name that the caller gave is refused.
+    """
+    if given is None:
+        return f"{symbol}_kernel"
+    raise BuildError(
+        f"{symbol!r} is also a function of C that the kernel may call; build the kernel by another "
+        f"`name`, such as {symbol + '_kernel'!r}"
+    )
 
 
 def _emit(

@@ -55,8 +55,7 @@ def build_kernel(
     forced: bool = False,
 ) -> Kernel:  # fmt: skip
     """The Kernel that `metasched.build` returns for a CPU."""
-    symbol = name if forced else str(func.attrs.get("global_symbol", name))
-    compiled = _compiled(func, target, symbol, opt_level, checked)
+    compiled = _compiled(func, target, name, opt_level, checked, forced=forced)
     return Kernel(
         compiled.signature,
         Native.of(compiled),
@@ -71,21 +70,28 @@ def export_files(
     folder: str | Path, stem: str | None,
 ) -> Exported:  # fmt: skip
     """Write the files of `metasched.export` for a CPU, of this machine or another."""
-    compiled = _compiled(func, target, name, opt_level, checked)
+    compiled = _compiled(func, target, name, opt_level, checked, forced=stem is not None)
     return export(compiled, target, folder, name=stem, workload_hash=structural_hash(func))
 
 
 def _compiled(
-    func: PrimFunc, target: Target, symbol: str, opt_level: int | None, checked: bool
-) -> Compiled:
-    """Compile; serially, with a warning, for this machine if it has no OpenMP runtime."""
+    func: PrimFunc, target: Target, name: str, opt_level: int | None, checked: bool, *,
+    forced: bool,
+) -> Compiled:  # fmt: skip
+    """Compile; serially, with a warning, for this machine if it has no OpenMP runtime.
+
+    The C name is `name` if that is `forced`; otherwise the function's own name comes first.
+    """
+    symbol = name if forced else str(func.attrs.get("global_symbol", name))
     parallel = has_openmp() or target.here() is not None
     if not parallel and _is_parallel(func):
         warn(
             f"{symbol} has parallel loops but no OpenMP runtime (libgomp) was found: it runs "
             f"serially; {REMEDY}"
         )
-    return compile_func(func, target, symbol, opt_level, parallel, checked)
+    if not forced:
+        func = func.with_attr("global_symbol", symbol)
+    return compile_func(func, target, name if forced else None, opt_level, parallel, checked)
 
 
 def compile_program(func: PrimFunc, target: Target, parallel: bool = True) -> Compiled:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,16 @@ _C_WORDS = frozenset(
     inline int long register restrict return short signed sizeof static struct switch typedef union
     unsigned void volatile while""".split()
 )
+_CPP_WORDS = frozenset(
+    """and and_eq asm bitand bitor bool catch char8_t char16_t char32_t class compl concept
+    consteval constexpr constinit const_cast co_await co_return co_yield decltype delete
+    dynamic_cast explicit export false friend mutable namespace new noexcept not not_eq nullptr
+    operator or or_eq private protected public reinterpret_cast requires static_assert static_cast
+    template this thread_local throw true try typeid typename using virtual wchar_t xor
+    xor_eq""".split()
+)
+_HEADER_WORDS = {*(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)), "times"}
+"""Types that the header uses, and the last parameter of `NAME_repeat`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,9 @@ def _write(
 ) -> Exported:
     contents = {
         f"{stem}.o": compiled.object,
-        f"{stem}.h": header(compiled.signature, stem, target).encode(),
+        f"{stem}.h": header(
+            compiled.signature, stem, target, link_flags(compiled, here=False)
+        ).encode(),
     }
     _put(work / f"{stem}.o", compiled.object)
     linked, note = _link(compiled, target, work / f"{stem}.o", work / f"{stem}.so")
@@ -255,13 +267,19 @@ def _extent(data: Any) -> Extent:
     return (operator, _extent(left), _extent(right))
 
 
-def header(signature: Signature, stem: str, target: Target | None = None) -> str:
-    """The C header: one function on plain pointers, with the caller's obligations."""
+def header(
+    signature: Signature, stem: str, target: Target | None = None, link: Sequence[str] = ()
+) -> str:
+    """The C header: one function on plain pointers, with the caller's obligations.
+
+    `link`: what a program that holds the object file is linked with.
+    """
     guard = f"METASCHED_{''.join(c if c.isalnum() else '_' for c in stem).upper()}_H"
-    lines = [_describe(p) for p in signature.params]
+    names = _c_names(signature)
+    lines = [_describe(p, names) for p in signature.params]
     for position, _, _ in signature.packed:
         lines[position] += f", packed by {signature.symbol}_pack"
-    lines += [f" *   {name}: the extent of that name" for name in signature.symbols]
+    lines += _symbol_lines(signature, names)
     codes = [
         f" *   {FIRST_ASSERT + n}: {message.replace('*/', '* /')}"
         for n, message in enumerate(signature.messages)
@@ -275,6 +293,7 @@ def header(signature: Signature, stem: str, target: Target | None = None) -> str
         "#endif",
         f"/* {signature.symbol}: compiled by metasched {__version__}.",
         *_machine_lines(target),
+        *([f" * A program with {stem}.o is linked with {' '.join(link)}."] if link else []),
         " *",
         " * Parameters, in order:",
         *lines,
@@ -307,56 +326,77 @@ def _machine_lines(target: Target | None) -> list[str]:
     return textwrap.wrap(text, 96, initial_indent=" * ", subsequent_indent=" * ")
 
 
+def _symbol_lines(signature: Signature, names: dict[str, str]) -> list[str]:
+    """The header's lines on the numbers behind the parameters: extents and strides."""
+    extents = {name for p in signature.params if isinstance(p, BufferArg) for name in _in(p.shape)}
+    kinds = {True: "the extent of that name", False: "the stride of that name, in elements"}
+    return [f" *   {names[n]}: {kinds[n in extents]}" for n in signature.symbols]
+
+
+def _in(extents: Sequence[Extent]) -> Iterator[str]:
+    for extent in extents:
+        if isinstance(extent, tuple):
+            yield from _in(extent[1:])
+        elif isinstance(extent, str):
+            yield extent
+
+
 def _pack_lines(pack: Signature | None) -> list[str]:
     """The declaration of the function that packs constant weights; empty without such weights."""
     if pack is None:
         return []
+    names = _c_names(pack)
     return [
         "",
         f"/* {pack.symbol}: packs the constant weights for this very kernel, once and ahead of",
         " * time; it returns 0 or a failure code as above. Parameters, in order:",
-        *[_describe(p) for p in pack.params],
-        *[f" *   {name}: the extent of that name" for name in pack.symbols],
+        *[_describe(p, names) for p in pack.params],
+        *_symbol_lines(pack, names),
         " */",
         f"int32_t {pack.symbol}({_parameters(pack)});",
     ]
 
 
-def _describe(param: BufferArg | ScalarArg) -> str:
+def _describe(param: BufferArg | ScalarArg, names: dict[str, str]) -> str:
     if isinstance(param, ScalarArg):
-        return f" *   {_c_name(param.name)}: {param.dtype}"
-    shape = "".join(f"[{_c_extent(e)}]" for e in param.shape) or " (one element)"
+        return f" *   {names[param.name]}: {param.dtype}"
+    shape = "".join(f"[{_c_extent(e, names)}]" for e in param.shape) or " (one element)"
     does = "read and written" if param.read and param.written else (
         "written" if param.written else "read")  # fmt: skip
     strides = "row-major"
     if not param.compact:
-        strides = f"strides {', '.join(_c_extent(e) for e in param.strides)} elements"
+        strides = f"strides {', '.join(_c_extent(e, names) for e in param.strides)} elements"
     kind = DType(param.dtype)
     bits = f" (its {kind.bits} bits)" if kind.is_float and kind.bits < 32 else ""
-    return f" *   {_c_name(param.name)}: {param.dtype}{bits} {shape}, {strides}, {does}"
+    return f" *   {names[param.name]}: {param.dtype}{bits} {shape}, {strides}, {does}"
 
 
 def _parameters(signature: Signature, more: Sequence[str] = ()) -> str:
-    out = []
+    out, names = [], _c_names(signature)
     for param in signature.params:
         kind = _C_TYPES.get(param.dtype, f"{param.dtype}_t")
         if isinstance(param, BufferArg):
-            out.append(f"{'' if param.written else 'const '}{kind} *{_c_name(param.name)}")
+            out.append(f"{'' if param.written else 'const '}{kind} *{names[param.name]}")
         else:
-            out.append(f"{kind} {_c_name(param.name)}")
-    out += [f"int64_t {_c_name(name)}" for name in signature.symbols]
+            out.append(f"{kind} {names[param.name]}")
+    out += [f"int64_t {names[name]}" for name in signature.symbols]
     return ", ".join([*out, *more]) or "void"
 
 
-def _c_name(name: str) -> str:
-    """A parameter's name as C accepts it (names there are hints only)."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    keyword = plain in ("int", "float", "double", "const", "times") or plain[:1].isdigit()
-    return f"{plain}_" if keyword else plain
+def _c_names(signature: Signature) -> dict[str, str]:
+    """The names of parameters and extents as C and C++ accept them, each another one."""
+    taken, names = {*_C_WORDS, *_CPP_WORDS, *_HEADER_WORDS}, dict[str, str]()
+    for name in (*(p.name for p in signature.params), *signature.symbols):
+        plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+        while plain in taken or plain[:1].isdigit():
+            plain = f"_{plain}" if plain[:1].isdigit() else f"{plain}_"
+        names[name] = plain
+        taken.add(plain)
+    return names
 
 
-def _c_extent(extent: Extent) -> str:
+def _c_extent(extent: Extent, names: dict[str, str]) -> str:
     if not isinstance(extent, tuple):
-        return str(extent)
+        return names.get(extent, extent) if isinstance(extent, str) else str(extent)
     operator, left, right = extent
-    return f"({_c_extent(left)} {operator} {_c_extent(right)})"
+    return f"({_c_extent(left, names)} {operator} {_c_extent(right, names)})"

@@ -45,6 +45,8 @@ def load_exported(folder: str | Path, name: str | None = None) -> Kernel:
 
 
 def _manifest(place: Path, name: str | None) -> Path:
+    if place.suffix in (".so", ".o", ".h") and place.with_suffix(".json").is_file():
+        raise ExportError(f"{place}: name the manifest beside it, {place.with_suffix('.json')}")
     if place.is_file():
         return place
     if name is not None:

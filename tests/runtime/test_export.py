@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -17,8 +18,10 @@ from runtime.test_kernel import args, symbolic
 import metasched.runtime.export as export_module
 from metasched.errors import BuildError, ExportError
 from metasched.runtime.build import build
+from metasched.runtime.build import export as export_program
 from metasched.runtime.export import find_compiler, header, signature_data, signature_of
 from metasched.runtime.exported import load_exported
+from metasched.script.parser import parse
 
 PROGRAM = """
 #include <stdio.h>
@@ -221,3 +224,88 @@ def test_linker_that_fails_is_a_note(kernel, tmp_path, monkeypatch):
     assert files.library is None and "could not link the shared library: exit code 1" in files.note
     monkeypatch.setenv("METASCHED_CC", "no-such-compiler")
     assert "no C compiler" in kernel.export(tmp_path, "gemm").note
+
+
+def copying(name: str, *params: str, store: str = "B[i] = A[i]"):
+    """A kernel of a given name; `params` are the names of its two arrays and what follows."""
+    first, second, *more = params or ("A", "B")
+    listed = "".join(f', {p}: T.Buffer((4096,), "float64")' for p in (first, second))
+    text = f"""
+@T.prim_func
+def {name}({(listed + "".join(f", {p}: T.int32" for p in more))[2:]}):
+    for i in T.parallel(4096):
+        {store.replace("A[", f"{first}[").replace("B[", f"{second}[")}
+"""
+    return parse(text)
+
+
+@pytest.mark.parametrize("name, store, meaning", [
+    ("memcpy", "B[i] = A[i]", np.copy),  # LLVM makes a call of memcpy from a loop that copies
+    ("memset", "B[i] = 0.0", np.zeros_like),
+    ("tan", "B[i] = T.tan(A[i])", np.tan),
+    ("fmod", "B[i] = T.fmod(A[i], 3.0)", lambda a: np.fmod(a, 3.0)),
+    ("floor", "B[i] = T.floor(A[i])", np.floor),
+    ("cbrt", 'B[i] = T.call_pure_extern("float64", "cbrt", A[i])', np.cbrt),
+    ("tgamma", 'B[i] = T.call_pure_extern("float64", "tgamma", A[i])', np.vectorize(math.gamma)),
+    ("GOMP_parallel", "B[i] = A[i]", np.copy),
+])  # fmt: skip
+def test_a_kernel_may_have_the_name_of_a_function_of_c_that_it_calls(
+    tmp_path, name, store, meaning
+):
+    func = copying(name, store=store)
+    given, got = np.linspace(0.5, 7, 4096), np.full(4096, -1.0)
+    made = build(func)
+    made(given, got)
+    assert made.name == f"{name}_kernel" and np.allclose(got, meaning(given), rtol=1e-13)
+    files = export_program(func, tmp_path)
+    assert f"int32_t {name}_kernel(" in files.header.read_text()
+    got[:] = -1
+    load_exported(tmp_path)(given, got)
+    assert np.allclose(got, meaning(given), rtol=1e-13)
+    message = f"'{name}' is also a function of C .* another `name`, such as '{name}_kernel'"
+    with pytest.raises(BuildError, match=message):
+        build(func, name=name)
+    with pytest.raises(BuildError, match=message):
+        export_program(func, tmp_path, name=name)
+
+
+def test_names_in_a_header_are_names_of_c_and_cpp_that_differ(tmp_path):
+    func = copying("f", "long", "new", "times", "times_", "int32_t", "größe", "grüße", "i")
+    text = header(build(func).signature, "x")
+    names = ("times_", "times__", "int32_t_", "gr__e", "gr__e_", "i")
+    assert "const double *long_, double *new_, " + ", ".join(f"int32_t {n}" for n in names) in text
+    assert " *   long_: float64 [4096]" in text and " *   gr__e_: int32\n" in text
+    if (compiler := find_compiler()) is not None:
+        (tmp_path / "x.h").write_text(text)
+        (tmp_path / "x.c").write_text('#include "x.h"\n')
+        for language in ("c", *(["c++"] if shutil.which("c++") else [])):
+            command = [compiler, "-x", language, "-Wall", "-Werror", "-fsyntax-only", "x.c"]
+            subprocess.run(command, cwd=tmp_path, check=True)
+
+
+def test_a_header_says_what_is_linked_and_what_is_a_stride(kernel, tmp_path):
+    files = kernel.export(tmp_path, "gemm")
+    flags = " ".join(json.loads(files.manifest.read_text())["link"])
+    assert f" * A program with gemm.o is linked with {flags}.\n" in files.header.read_text()
+    text = """
+@T.prim_func
+def f(x: T.handle, y: T.handle):
+    n = T.int32()
+    step = T.int32()
+    X = T.match_buffer(x, (n, 3), strides=[step, 1])
+    Y = T.match_buffer(y, (n,))
+    for i in range(n):
+        Y[i] = X[i, 0]
+"""
+    text = header(build(parse(text)).signature, "x")
+    assert "n: the extent of that name" in text
+    assert "step: the stride of that name, in elements" in text
+
+
+def test_a_library_is_loaded_by_its_manifest(kernel, tmp_path):
+    kernel.export(tmp_path, "gemm")
+    for suffix in ("so", "o", "h"):
+        with pytest.raises(
+            ExportError, match=r"gemm\.(so|o|h): name the manifest beside it, .*json"
+        ):
+            load_exported(tmp_path / f"gemm.{suffix}")
