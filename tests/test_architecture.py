@@ -98,7 +98,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("mutate", 330, "*"),
     (
         "measure",
-        3838,
+        3846,
         "settings candidate priority worker worker_server pickled process workers flow tested "
         "indices "
         "given data terms task loaded_task padding sampling builder_slot samples anchor jobs "

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -76,9 +75,7 @@ class References:
         program runs in a background process.
         """
         self._workers = workers
-        self._alarm = threading.Timer(_PATIENCE, self._warn_slow)
-        self._alarm.daemon = True
-        self._alarm.start()
+        workers.remind(_PATIENCE, self._warn_slow)
         if self._sample is None:
             self._warn_whole()
         if self._default is None:
@@ -92,7 +89,7 @@ class References:
 
     def stop(self) -> None:
         """Stop giving warnings."""
-        self._alarm.cancel()
+        self._workers.forget()
 
     def doubt(self) -> None:
         """React to a candidate that differs from the default schedule: run the whole unscheduled

@@ -8,6 +8,7 @@ times a kernel, it may stop the workers of the others.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -40,6 +41,7 @@ class Workers:
         self.builders, self.runner, self.reference = builders, runner, reference
         self.alone, self.timing, self._jobs = alone, False, jobs
         self._then: dict[Worker, Callable[[Reply], None]] = {}
+        self._reminder: tuple[float, Callable[[], None]] | None = None
         _ALL.add(self)
 
     def submit(
@@ -54,6 +56,14 @@ class Workers:
         self.wait_idle(worker)
         return worker.run(f"{self._jobs}:{job}", *args, limit=limit)
 
+    def remind(self, seconds: float, then: Callable[[], None]) -> None:
+        """Let the first `pump` that lasts until then, or begins later, call `then`, once."""
+        self._reminder = time.monotonic() + seconds, then
+
+    def forget(self) -> None:
+        """Call no function of `remind`."""
+        self._reminder = None
+
     def pump(self) -> None:
         """Wait until a job ends (or something starts) and deliver the replies."""
         busy = [w for w in self._then if w.busy]
@@ -62,8 +72,15 @@ class Workers:
         # All replies are taken out first: the function of one may give another of these workers its
         # next job. An interrupt while one reply is delivered does not lose the others.
         with ExitStack() as replies:
-            for worker, reply in reversed(wait(busy)):
+            for worker, reply in reversed(wait(busy, self._until_reminder())):
                 replies.callback(self._then.pop(worker), reply)
+        if self._reminder is not None and self._until_reminder() == 0.0:
+            _, then = self._reminder
+            self.forget()
+            then()
+
+    def _until_reminder(self) -> float | None:
+        return None if self._reminder is None else max(self._reminder[0] - time.monotonic(), 0.0)
 
     def wait_idle(self, *workers: Worker) -> None:
         """Wait until these workers have no job."""

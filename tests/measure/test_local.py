@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -603,6 +604,19 @@ def test_a_run_says_once_that_a_long_program_is_not_sampled(monkeypatch):
     assert "not for some rows alone: block " in text and "intermediate buffer" in text
     with pytest.warns(UserWarning, match="no default schedule is there"):
         LocalRunner(matmul(64), options=OPTIONS).close()
+
+
+def test_a_wait_for_the_program_as_written_is_said_once_at_the_line_that_waits(monkeypatch):
+    monkeypatch.setattr(reference, "_PATIENCE", 0.0)
+    func = matmul(64)
+    with LocalRunner(func, options=OPTIONS) as made:
+        with pytest.warns(UserWarning, match="gave no results within 0 s; the run waits") as said:
+            assert one(made, func).ok
+        assert [w.filename for w in said] == [__file__]
+    monkeypatch.setattr(reference, "_PATIENCE", 60.0)
+    with warnings.catch_warnings(), LocalRunner(func, options=OPTIONS) as made:
+        warnings.simplefilter("error")
+        assert one(made, func).ok and made._workers._until_reminder() is None
 
 
 @pytest.mark.parametrize("wrong", [None, "1.01"])
