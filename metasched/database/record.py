@@ -220,7 +220,11 @@ class TraceFile(Measured):
         try:
             raw = place.read_bytes()
         except OSError as error:
-            raise TraceError(f"{clipped(str(path))}: cannot be read: {error.strerror}") from None
+            folder = isinstance(error, IsADirectoryError)
+            within = "; name a trace file in it, *.trace.json" if folder else ""
+            raise TraceError(
+                f"{clipped(str(path))}: cannot be read: {error.strerror}{within}"
+            ) from None
         return cls.from_json(raw, source=str(path))
 
     def save(self, path: str | Path) -> Path:

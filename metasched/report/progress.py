@@ -105,7 +105,10 @@ class PlainProgress:
         if isinstance(event, TaskStarted):
             self._flops[event.task] = event.flops
             known = f", {event.known} known already" if event.known else ""
-            self._say(f"{event.task}: {event.budget} trials, {event.spaces} design spaces{known}")
+            self._say(
+                f"{event.task}: {event.budget} trials, {event.spaces} "
+                f"design space{'' if event.spaces == 1 else 's'}{known}"
+            )
         elif isinstance(event, RoundDone):
             rate = self._flops[event.task] / event.best / 1e9
             share = f" ({100 * rate / self.peak:.0f} % of peak)" if self.peak else ""

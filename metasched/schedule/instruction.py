@@ -486,3 +486,13 @@ def flat_outputs(result: Any) -> tuple[RV, ...]:
     if type(result) is list:
         return tuple(result)
     return () if result is None else tuple(handles_in(result))
+
+
+def unfit_outputs(outputs: tuple[RV, ...], before: Snapshot) -> str:
+    """What is wrong with the results of a primitive, which no trace could name; "" if nothing."""
+    if len({*outputs}) == len(outputs) and not any(rv in before.table for rv in outputs):
+        return ""
+    return (
+        "returns a handle twice, or one that was there before; a trace names each result anew: "
+        "return state.new_loop(...), state.new_block(...), state.new_value(...) or None"
+    )

@@ -13,7 +13,7 @@ from metasched.analysis.begun import begin_reductions
 from metasched.analysis.block import is_output
 from metasched.analysis.closing import close_blocks
 from metasched.arith.outside import require_well_formed
-from metasched.errors import ScheduleError, TraceError, brief
+from metasched.errors import PluginError, ScheduleError, TraceError, brief
 from metasched.ir.expr import Expr
 from metasched.ir.func import IRModule, PrimFunc
 from metasched.ir.stmt import Block, For
@@ -26,6 +26,7 @@ from metasched.schedule.instruction import (
     InstructionKind,
     flat_outputs,
     recorded,
+    unfit_outputs,
 )
 from metasched.schedule.legal import footprint, legal
 from metasched.schedule.primitives import Methods
@@ -286,6 +287,9 @@ class Schedule(Methods):
         outputs = flat_outputs(result)
         drawn = state.drawn or (None, None)
         if entry is None:
+            if saved is not None and (wrong := unfit_outputs(outputs, saved)):
+                state.restore(saved)
+                raise PluginError(f"the primitive {kind.name} {wrong}")
             if state.canonical:
                 names = [param.name for param in kind.params]
                 pairs = zip(names, values, strict=True)

@@ -86,6 +86,10 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(TraceError, match=message):
             TraceFile.load(path)
+    with pytest.raises(
+        TraceError, match=r"Is a directory; name a trace file in it, \*\.trace\.json"
+    ):
+        TraceFile.load(tmp_path)
     with pytest.raises(TraceError, match="cannot be read: No such file"):
         TraceFile.load(tmp_path / "missing.json")
     with pytest.raises(DatabaseError, match="record"):

@@ -55,6 +55,13 @@ def test_plain_lines():
     ]
 
 
+def test_one_design_space_is_one():
+    out = io.StringIO()
+    with PlainProgress(None, out) as told:
+        told(TaskStarted("gmm", 2e9, 64, 0, 1, "aa"))
+    assert out.getvalue() == "gmm: 64 trials, 1 design space\n"
+
+
 def test_the_table_of_a_terminal():
     told = LiveProgress(200.0, time_limit=1000.0)
 

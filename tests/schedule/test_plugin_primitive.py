@@ -22,10 +22,11 @@ from schedule.machine_ways import tried
 from schedule.programs import elementwise, matmul
 
 import metasched as ms
-from metasched.errors import RegistryError
+from metasched.errors import PluginError, RegistryError
 from metasched.registry import load_plugin, taken_back
 from metasched.schedule.instruction import OWN_NAMES, PRIMITIVES
 from metasched.schedule.schedule import Schedule
+from metasched.schedule.state import State
 
 PLUGIN = Path(__file__).parent / "reverse.py"
 
@@ -51,6 +52,29 @@ def test_a_plugin_primitive_is_a_recorded_replayable_method():
     again = Schedule(matmul, seed=1)
     ms.Trace.from_json(sch.trace.to_json()).apply(again)
     assert again.script() == sch.script()
+
+
+def test_a_result_that_no_trace_could_name_is_refused_when_it_is_made():
+    """Such a step was recorded, and the trace file could not be read again."""
+
+    @ms.primitive()
+    def same(state: State, loop: ms.LoopRV) -> ms.LoopRV:
+        """Give back `loop`."""
+        return loop
+
+    @ms.primitive()
+    def twice(state: State, loop: ms.LoopRV) -> list[ms.LoopRV]:
+        """Give one new loop two times."""
+        return [state.new_loop(state.value(loop))] * 2
+
+    sch = Schedule(matmul, seed=0)
+    loop = sch.get_loops("C")[0]
+    for name in ("same", "twice"):
+        message = f"the primitive {name} returns a handle twice, or one that was there before"
+        with pytest.raises(PluginError, match=message):
+            getattr(sch, name)(loop)
+    assert len(sch.trace) == 2
+    sch.parallel(loop)
 
 
 def test_legal_reports_where_a_plugin_primitive_applies():
