@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType
 
 from metasched.errors import QUOTED, ParseError, TypeMismatchError
+from metasched.script.hints import advice
 
 
 class RefusedOperand(TypeMismatchError):
@@ -28,13 +29,17 @@ class Source:
     offset: int = 0
 
     def error(self, node: ast.AST, message: str, hint: str = "") -> ParseError:
-        """An error at `node`: place, what is wrong, the line with carets, what to write instead."""
+        """An error at `node`: place, what is wrong, the line with carets, what to write instead.
+
+        Without a `hint` the message may have one (`hints.ADVICE`).
+        """
         number = getattr(node, "lineno", 1) - self.offset
         start = getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None)
         text = self.lines[number - 1].rstrip("\n") if number <= len(self.lines) else ""
         if getattr(node, "end_lineno", None) != getattr(node, "lineno", None):
             end = None
+        hint = hint or advice(message)
         return self._report(number, _chars(text, start), _chars(text, end), message, hint)
 
     def syntax_error(self, error: SyntaxError) -> ParseError:

@@ -56,6 +56,47 @@ _SAME = {
     "zeros": "write T.alloc_buffer(shape, dtype) and store 0 into it",
     "empty": "write T.alloc_buffer(shape, dtype)",
 }
+# What to write instead, by a part of the message of an error whose place knows no better hint.
+ADVICE: dict[str, str] = {
+    " names need as many values": "write a name for each value",
+    " loops need as many variables": "write for i, j in T.grid(m, n), a variable for each extent",
+    "this word opens no scope": "write it as a statement of its own, without `with`",
+    " is no statement": "assign the value to a name, or store it: A[i] = value",
+    " gives no value to assign": "write it as a statement of its own",
+    "a variable has a scalar type": "write x: T.int32 = value; memory of more elements is "
+    "T.alloc_buffer(shape, dtype)",
+    "range takes one to three numbers": "write range(stop), range(start, stop) or "
+    "range(start, stop, step)",
+    "a name is needed here": "assign to a plain name, or store into an element: A[i] = value",
+    "operator MatMult has": "write loops that add products, or metasched.einsum outside",
+    "a function returns a scalar type": "store arrays into parameters: C[i] = value",
+    "parameters are plain": "take a Python value from around the function instead",
+    "only imports and one definition": "put several functions into a class under @I.ir_module",
+    "a module holds functions": "compute other values above the class",
+    "the bounds have different types": "convert one of them, as T.int64(n)",
+    "the message of an assertion": 'write assert condition, "what is wrong"',
+    " is not a T.handle parameter": "declare the parameter as a: T.handle, or as "
+    "A: T.Buffer(shape, dtype) without T.match_buffer",
+    " is matched already": "give each handle one buffer; T.match_buffer(A[0:4], (4,)) is a part",
+    "a dictionary with text keys": 'write {"key": value}',
+    "T.grid needs an extent": "write for i, j in T.grid(m, n)",
+    "a block's name is a text": 'write with T.block("name")',
+    " has an init already": "put all first values of the block under one T.init()",
+    " loops need as many letters": 'write a letter for each loop: T.axis.remap("SR", [i, k])',
+    "T.axis.remap knows": "S is spatial, R is reduce; T.axis.scan and T.axis.opaque stand alone",
+    "on a handle needs a shape": "write T.match_buffer(a, (n, m), dtype)",
+    "is not a data type": 'write "float32", "int8", or a vector such as "int32x8"',
+    " does not fit in ": "take a wider type, or a number within the type's limits",
+    "the key is a text": 'write T.attr(node, "key", value)',
+    "** needs a dictionary": 'write **{"name": value}',
+}
+
+
+def advice(message: str) -> str:
+    """The hint for a message of the parser; "" when none is known."""
+    return next((hint for part, hint in ADVICE.items() if part in message), "")
+
+
 _TE = (
     "tensor expressions build a function of their own, outside of scripts: "
     "metasched.te.create_prim_func; here write a block for each stage"
