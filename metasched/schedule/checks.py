@@ -17,7 +17,7 @@ from metasched.analysis.block import Failure, region_cover
 from metasched.analysis.dependence import carried_dependence
 from metasched.analysis.guarded import uses_pointer
 from metasched.analysis.moved_reads import other_values
-from metasched.analysis.scope import Scope, writes
+from metasched.analysis.scope import Child, Scope, writes
 from metasched.analysis.witness import covers_domain
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import brief
@@ -295,11 +295,16 @@ def require_whole_reduction(state: State, realize: BlockRealize) -> None:
 
 @proof
 def require_complete_or_reduction(
-    state: State, scope: Scope, realize: BlockRealize, *, sole: bool = True
+    state: State,
+    scope: Scope,
+    realize: BlockRealize,
+    *,
+    sole: bool = True,
+    among: Sequence[Child] | None = None,
 ) -> None:
-    """The block is complete, or a reduction; see `dominant` for `sole`."""
-    token = realize.block.token
-    refuse_on(state, block_facts.complete_or_reduction(scope, token, sole=sole), realize)
+    """The block is complete, or a reduction; see `dominant` for `sole` and `among`."""
+    found = block_facts.complete_or_reduction(scope, realize.block.token, sole=sole, among=among)
+    refuse_on(state, found, realize)
     require_whole_reduction(state, realize)
 
 

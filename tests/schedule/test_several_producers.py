@@ -185,3 +185,59 @@ def test_a_part_that_an_earlier_producer_makes_keeps_its_consumer() -> None:
     loop = sch.get_loops("D1")[0]
     step = lambda: sch.reverse_compute_at("C", loop)  # noqa: E731
     check_refused(sch, step, "producer-outside", "every producer must be under i, but D0 is not")
+
+
+OTHER_WRITERS = """
+@T.prim_func
+def f(A: T.Buffer((8, 4), "int32"), S: T.Buffer((8,), "int32")):
+    R = T.alloc_buffer((8,), "int32")
+{blocks}
+"""
+WRITER = """
+    for i in range(8):
+        with T.block("{name}"):
+            vi = T.axis.spatial(8, i)
+            S[vi] = {value}
+"""
+SUM = """
+    for i, k in T.grid(8, 4):
+        with T.block("R"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                R[vi] = 0
+            R[vi] = R[vi] + A[vi, vk]
+"""
+
+
+def other_writers(*blocks: str) -> Schedule:
+    """The sum of each row in R, and blocks that write S; "R" stands for the sum."""
+    text = "".join(SUM if b == "R" else WRITER.format(name=b[0], value=b[2:]) for b in blocks)
+    return Schedule(parse(OTHER_WRITERS.format(blocks=text)), check=True)
+
+
+@pytest.mark.parametrize("last", ["D=S[vi] * S[vi]", "D=3 - S[7 - vi % 4]", "D=A[vi, 2]"])
+def test_a_consumer_moves_past_no_writer_before_and_behind(last: str) -> None:
+    """B fills S before the sum, D updates or overwrites S behind its consumer C."""
+    sch = other_writers("B=A[vi, 0]", "R", "C=R[vi] * 2", last)
+    func = sch.func
+    sch.reverse_compute_at("C", sch.get_loops("R")[0])
+    check_transform(func, sch)
+
+
+def test_a_consumer_stays_behind_a_writer_of_its_elements() -> None:
+    sch = other_writers("R", "B=A[vi, 0]", "C=R[vi] * 2", "D=S[vi] * S[vi]")
+    loop = sch.get_loops("R")[0]
+    check_refused(
+        sch, lambda: sch.reverse_compute_at("C", loop), "not-complete-or-reduction",
+        "C is not the only writer of S: B writes it too",
+    )  # fmt: skip
+
+
+def test_a_consumer_stays_behind_a_nest_that_writes_its_elements() -> None:
+    sch = other_writers("B=A[vi, 0]", "R", "C=R[vi] * 2")
+    sch.merge(sch.get_loops("B")[0], sch.get_loops("R")[0])
+    loop = sch.get_loops("R")[0]
+    check_refused(
+        sch, lambda: sch.reverse_compute_at("C", loop), "not-complete-or-reduction",
+        "C is not the only writer of S: B writes it too",
+    )  # fmt: skip

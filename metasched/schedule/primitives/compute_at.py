@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import product, takewhile
+from itertools import dropwhile, product, takewhile
 
 from metasched.analysis import block as block_facts
 from metasched.analysis.binding import affine_binding
@@ -103,7 +103,8 @@ def reverse_compute_at(
 
     requires  as compute_at, with producers and consumers exchanged; an output may be moved; each
               instance reads only what one iteration of `loop` computes, and what blocks before
-              the nest of `loop` computed
+              the nest of `loop` computed; other writers of its elements may stand before this
+              nest and after the block
     rewrite   for i: B(i); for i: C(reads B[i]) -> for i: B(i); C(reads B[i])
     """
     assert isinstance(block, BlockRV)
@@ -134,7 +135,8 @@ def _move(
     update = reverse and block_facts.update(scope, token) is None
     start = not reverse and _starts_updates(scope, child, under)
     if not (update or start):
-        require_complete_or_reduction(state, scope, realize, sole=reverse)
+        among = _passed(state, scope, child, loop) if reverse else None
+        require_complete_or_reduction(state, scope, realize, sole=reverse, among=among)
     require_whole_domain(state, realize, child.loops)
     if not reverse:
         require_not_output(state, realize)
@@ -266,6 +268,16 @@ def _open_producers(
         c for c in producers
         if c.token not in before or any(r.buffer in made for r in c.block.writes)
     ]  # fmt: skip
+
+
+def _passed(state: State, scope: Scope, consumer: Child, loop: For) -> list[Child]:
+    """The blocks of the nest of `loop`, and those between this nest and a consumer that the step
+    moves into the nest: the consumer changes its order with these blocks alone."""
+    outermost = (*state.loops_above(loop), loop)[0]
+    inside = {c.token for c in scope.under(outermost)}
+    behind = dropwhile(lambda c: c.token not in inside, scope.realizes)
+    between = takewhile(lambda c: c.token is not consumer.token, behind)
+    return [*between, *(c for c in scope.under(outermost) if c is not consumer)]
 
 
 @proof
