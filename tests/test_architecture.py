@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "legal repeated schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout "
         "analysis",
     ),
-    ("lower", 5022, "passes.* packing table cpu pipeline"),
+    ("lower", 5030, "passes.* packing table cpu pipeline"),
     (
         "codegen",
         6620,
@@ -90,7 +90,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "space",
-        7150,
+        7170,
         "module strides own_loops enclosing combinators tiling packing loop_kinds merging lanes "
         "lane_layout reasons modules.* generate default_schedule",
     ),

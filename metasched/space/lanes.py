@@ -37,7 +37,14 @@ from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
 from metasched.space.own_loops import has_own_loops, suits_lanes
-from metasched.space.strides import arithmetic, contiguous, has_vectors, has_walks, walks
+from metasched.space.strides import (
+    arithmetic,
+    contiguous,
+    has_vectors,
+    has_walks,
+    updates_few,
+    walks,
+)
 
 COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
@@ -365,6 +372,8 @@ def _fits(
         if is_leaf(child.block) is not None or child.branches:
             return False
         if any(isinstance(s, While) for s in walk_stmts(child.block.body)):
+            return False
+        if updates_few(child.block, as_int(loop.extent)):
             return False
         if not rows and not _near(child, loop, private, walking):
             return False

@@ -14,10 +14,10 @@ from metasched.target import Target
 
 LARGEST = """
 @T.prim_func
-def main(X: T.Buffer((3, {n}), "{dtype}"), V: T.Buffer((3, 4), "{dtype}"),
-         I: T.Buffer((3, 4), "int32")):
+def main(X: T.Buffer((3, {n}), "{dtype}"), V: T.Buffer((3, 9), "{dtype}"),
+         I: T.Buffer((3, 9), "int32")):
     for i in range(3):
-        for t in range(4):
+        for t in range(9):
             V[i, t] = T.{dtype}(-100)
             I[i, t] = -1
         for j in range({extent}):
@@ -48,7 +48,7 @@ def assert_exact(func: PrimFunc, n: int, dtype: str, order: int = 0) -> None:
     x = np.sort(x, axis=1)[:, ::order] if order else x
     if dtype.startswith("float"):
         x[:, 1::9] = np.nan
-    given = [x, np.zeros((3, 4), dtype), np.zeros((3, 4), "int32")]
+    given = [x, np.zeros((3, 9), dtype), np.zeros((3, 9), "int32")]
     wanted, found = ([a.copy() for a in given] for _ in range(2))
     run(func, *wanted)
     ms.build(func)(*found)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from codegen.kernels import NATIVE, build, call, integers
 
+from metasched.ir.interp import run
 from metasched.ir.stmt import BufferStore, For
 from metasched.ir.visit import walk_stmts
 from metasched.lower.passes.short_loops import COPIES, MOST
@@ -131,6 +132,44 @@ def test_few_iterations_with_quotients_or_remainders_are_copied(few, other, copi
     assert b.tolist() == want.tolist()
 
 
-def test_few_iterations_without_quotients_or_remainders_stay():
-    text = MINORS.format(few=3, other="A[n, i, j]")
-    assert stores(text.replace("(j + 1) % 3, (i + 1) % 3", "j, i")) == 1
+@pytest.mark.parametrize(("old", "new", "copies"), [
+    ("range(50)", "range(50)", 9),
+    ("T.grid(3, 3)", "T.grid(3, 9)", 1),
+    ("T.grid(3, 3)", "T.grid(9, 3)", 3),
+    ("T.grid(3, 3)", "T.grid(6, 3)", 3),
+    ("range(50)", "T.serial(50, annotations={'pragma_auto_unroll_max_step': 0})", 1),
+    ("range(50)", "range(1)", 3),
+    ("(A[n, i, j])", "(A[n, i, j]" + " - A[n, i, j]" * 300 + ")", 1),
+], ids=["few", "long-inside", "long-outside", "stores", "limited", "once", "work"])  # fmt: skip
+def test_few_iterations_are_copied_where_a_loop_repeats_them(old, new, copies):
+    text = MINORS.replace("(50, 3, 3)", "(50, 9, 9)").format(few=3, other="A[n, i, j]")
+    text = text.replace("(j + 1) % 3, (i + 1) % 3", "j, i")
+    assert old in text
+    assert stores(text.replace(old, new)) == copies
+
+
+TAPS = """
+@T.prim_func
+def main(P: T.Buffer((40,), "float32"), W: T.Buffer((40,), "float32"),
+         S: T.Buffer((21,), "float32"), B: T.Buffer((40, 4), "int32")):
+    for n in range(40):
+        at = T.int32(T.floor(P[n]))
+        for a in range(2):
+            if at + a >= 0 and at + a < 21:
+                S[at + a] += W[n] * T.if_then_else(a == 1, P[n] - T.floor(P[n]), T.float32(1))
+        for k in range(4):
+            B[n, k] = (at >> (6 - 2 * k)) & 3
+"""
+
+
+def test_copies_keep_the_order_of_updates():
+    """Interpolation: each point adds to two neighbours; which, its place says."""
+    assert stores(TAPS) == 6
+    places, weights, sums = integers((40,), "int32"), integers((40,), "float32", 1), (21,)
+    given = [np.float32((places % 96 - 8) / 4), weights, integers(sums, "float32", 2)]
+    given += [np.zeros((40, 4), "int32")]
+    found, wanted = ([a.copy() for a in given] for _ in range(2))
+    assert call(build(TAPS), *found) == 0
+    run(parse(TAPS), *wanted)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)

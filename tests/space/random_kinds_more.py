@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from schedule.program_families import FAMILIES
 from schedule.program_families_shapes import SHAPES
+from space.few_iterations import few_iterations
 from space.mixed_blocks import mixed_blocks
 from space.ordered_sums import centred_rows, ordered_sums, ordered_triangles
 from space.plain_idioms import plain_idioms
@@ -421,7 +422,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             normalisations, attentions, time_loops, stencil_chains, scans, indexed, quantized,
             packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
             ordered_sums, centred_rows, ordered_triangles, mixed_blocks, user_idioms,
-            row_machines, scattered_windows, gathered_windows,
+            row_machines, scattered_windows, gathered_windows, few_iterations,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle import check_numbers
 from space.candidates import TARGET, draw
 
 from metasched.autoschedule import autoschedule
 from metasched.ir.expr import as_int
 from metasched.ir.stmt import For, ForKind
 from metasched.ir.visit import walk_stmts
-from metasched.kinds import default_modules
+from metasched.kinds import default_modules, default_trace
 from metasched.runtime.build import build
+from metasched.schedule.schedule import Schedule
 from metasched.script import parse
 from metasched.space.generate import SpaceGenerator
 
@@ -170,3 +172,43 @@ def f(K: T.Buffer((3000,), "int32"), V: T.Buffer((3000, 64)), S: T.Buffer((50, 6
     build(sch.mod)(rows, values, got)
     np.add.at(expected, rows, values)
     assert np.allclose(got, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("few", "vectors"), [(2, False), (4, False), (16, True)])
+def test_few_lanes_of_updates_under_a_condition_are_no_vector(few: int, vectors: bool) -> None:
+    """A load would wait for the masked store of the iteration before."""
+    func = parse(f"""
+@T.prim_func
+def f(P: T.Buffer((100,), "float32"), V: T.Buffer((100, {few}), "float32"),
+      S: T.Buffer((90,), "float32")):
+    for i in range(100):
+        at = T.int32(T.floor(P[i] * T.float32(100)))
+        for a in range({few}):
+            if at + a >= 0 and at + a < 90:
+                S[at + a] += V[i, a] * P[i]
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if isinstance(s, For)}
+    assert (ForKind.VECTORIZED in kinds) == vectors
+    check_numbers(func, sch.mod, compiled=True)
+
+
+def test_few_lanes_of_whole_iterations_wait_in_the_same_way() -> None:
+    func = parse("""
+@T.prim_func
+def f(P: T.Buffer((50, 2), "float32"), V: T.Buffer((4, 50), "float32"),
+      S: T.Buffer((4, 9, 9), "float32")):
+    for c, i in T.grid(4, 50):
+        y = T.int32(T.floor(P[i, 0] * T.float32(9)))
+        x = T.int32(T.floor(P[i, 1] * T.float32(9)))
+        u = P[i, 0] * T.float32(9) - T.floor(P[i, 0] * T.float32(9))
+        for a, b in T.grid(2, 2):
+            if y + a >= 0 and y + a < 9 and x + b >= 0 and x + b < 9:
+                S[c, y + a, x + b] += V[c, i] * T.if_then_else(a == 1, u, T.float32(1) - u)
+""")
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
+    assert ForKind.VECTORIZED not in {loop.kind for loop in loops}
+    check_numbers(func, sch.mod, compiled=True)

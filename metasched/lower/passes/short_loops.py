@@ -5,8 +5,9 @@
     for i_4 in range(n // 4): B[i_4 * 4] = ..; B[i_4 * 4 + 1] = ..; (2, 3)      # at least 0
     for rest in range(n % 4): B[n // 4 * 4 + rest] = ..
 
-A loop of few iterations is copied wholly where the copies know quotients and remainders of its
-variable, such as the minors A[(i + 1) % 3] of a 3 x 3 matrix.
+A loop of few iterations is copied wholly, with the loops inside: the taps of an interpolation, the
+bytes of a word. The copies know what depends on its variable alone: shifts, quotients, remainders
+and tests of borders, such as the minors A[(i + 1) % 3] of a 3 x 3 matrix.
 
 A processor takes a branch every two cycles at best, as long as a lookup in a table. Loops in
 vectors stay as they are. Sums, scans and loops that read what they store are left to code
@@ -15,7 +16,7 @@ generation (`codegen.copies`), which knows other forms of some of them.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from metasched.ir import expr as ir
 from metasched.ir.buffer import BufferLoad
@@ -29,7 +30,6 @@ from metasched.ir.visit import (
     loads_of,
     map_body,
     substitute,
-    walk_exprs,
     walk_stmts,
 )
 
@@ -40,35 +40,39 @@ LEAST = 16
 MOST = 16
 """The most operations, loads and stores of an iteration; the most stores of a loop that is copied
 wholly."""
+FEW = 8
+"""The most iterations of a loop that is copied wholly."""
+MOST_TOGETHER = 1 << 11
+"""The most operations, loads and stores of all copies of such a loop."""
+LIMIT = "pragma_auto_unroll_max_step"
 _SHORT = (BufferStore, IfThenElse, LetStmt, SeqStmt)
 
 
 def unroll_short_loops(func: PrimFunc) -> PrimFunc:
-    """Copy iterations of serial loops: short innermost loops, and few iterations with digits."""
-    return map_body(func, _outside_of_vectors)
+    """Copy iterations of serial loops: some of a short innermost loop, all where they are few."""
+    return map_body(func, partial(_outside_of_vectors, repeated=False, limited=False))
 
 
-def _outside_of_vectors(stmt: Stmt) -> Stmt:
-    if isinstance(stmt, For) and stmt.kind in (ForKind.VECTORIZED, ForKind.UNROLLED):
-        return stmt
-    if isinstance(stmt, For) and _is_short(stmt):
-        return _copied(stmt)
-    if isinstance(stmt, For) and _has_digits(stmt) and 0 < (_copies(stmt) or 0) <= MOST:
-        return _all_copies(stmt)
-    parts = [_outside_of_vectors(part) for part in stmt.stmts]
+def _outside_of_vectors(stmt: Stmt, repeated: bool, limited: bool) -> Stmt:
+    """The statement with copies. All iterations of a loop are copied only where another loop
+    repeats them, and not where code generation has a limit of its own, so `limited`."""
+    if isinstance(stmt, For):
+        if stmt.kind in (ForKind.VECTORIZED, ForKind.UNROLLED):
+            return stmt
+        if _is_short(stmt):
+            return _copied(stmt)
+        if repeated and not limited and 0 < (_copies(stmt) or 0) <= MOST:
+            return _all_copies(stmt)
+        repeated = repeated or as_int(stmt.extent) != 1
+        limited = limited or LIMIT in stmt.annotations
+    parts = [_outside_of_vectors(part, repeated, limited) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
     return stmt if same else stmt.rebuild(parts, stmt.exprs)
 
 
-def _has_digits(loop: For) -> bool:
-    """Whether copies of the iterations know quotients or remainders of the loop's variable."""
-    exprs = (x for s in walk_stmts(loop.body) for e in s.exprs for x in walk_exprs(e))
-    digits = (ir.FloorDiv, ir.FloorMod)
-    return any(isinstance(x, digits) and loop.var in free_vars(x) for x in exprs)
-
-
 def _copies(stmt: Stmt) -> int | None:
-    """The stores of scalar statements after all loops are copied; None if a loop is long."""
+    """The stores of scalar statements after all loops are copied; None if a loop is long, or the
+    copies compute much."""
     if not isinstance(stmt, For):
         if not _plain([stmt]):
             return None
@@ -78,7 +82,14 @@ def _copies(stmt: Stmt) -> int | None:
     extent, inside = as_int(stmt.extent), _copies(stmt.body)
     if stmt.kind is not ForKind.SERIAL or stmt.annotations or extent is None or inside is None:
         return None
-    return extent * inside if 0 < extent <= COPIES else None
+    return extent * inside if 0 < extent <= FEW and _work_of(stmt) <= MOST_TOGETHER else None
+
+
+def _work_of(stmt: Stmt) -> int:
+    """The operations, loads and stores of a statement whose loops have constant extents."""
+    own = isinstance(stmt, BufferStore) + sum(map(_work, stmt.exprs))
+    times = as_int(stmt.extent) or 0 if isinstance(stmt, For) else 1
+    return times * (own + sum(map(_work_of, stmt.stmts)))
 
 
 def _all_copies(stmt: Stmt) -> Stmt:
