@@ -17,7 +17,7 @@ from metasched.ir.expr import Var
 from metasched.ir.stmt import BlockToken, ForKind
 from metasched.schedule.schedule import Schedule
 from metasched.schedule.trace import Trace
-from metasched.space.enclosing import enclose_statements, open_blocks
+from metasched.space.enclosing import divide_blocks
 from metasched.space.generate import Source
 from metasched.space.lanes import lane_bits, lane_loop, part_iterations, run_in_lanes
 from metasched.space.loop_kinds import (
@@ -55,8 +55,7 @@ def vectors_and_threads(func: Source, target: Target) -> Trace:
 def _function(sch: Schedule, name: str, func: str | None, target: Target) -> None:
     jobs = target.num_cores * JOBS_PER_CORE
     root = sch.get_block(sch.mod[name].root.name, func)
-    open_blocks(sch, root)
-    enclose_statements(sch, root)
+    divide_blocks(sch, root)
     tried: set[Var] = set()
 
     def vectors(child: Child) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from metasched.analysis.producers import self_contained
+from metasched.analysis.scope import Scope
+from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE
-from metasched.ir.stmt import Block, BlockRealize, For, fact
-from metasched.ir.visit import blocks_of, walk_stmts
+from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, fact
+from metasched.ir.visit import blocks_of, reads_memory, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.primitives.enclose import stores_outside
 from metasched.schedule.primitives.unblockize import obstacle
@@ -26,6 +29,40 @@ def open_blocks(sch: Schedule, block: BlockRV) -> bool:
     for child in wide:
         sch.unblockize(child)
     return bool(wide)
+
+
+def divide_blocks(sch: Schedule, block: BlockRV) -> None:
+    """Open the blocks with loops of their own, and enclose all statements.
+
+    A block whose memory the iterations around would share then stays whole, such as a row with a
+    stack or a queue: memory says which elements it reads, so nothing proves that they are its own.
+    """
+    for child in sch.get_child_blocks(block):
+        realize = sch.state.block(child)
+        if _holds_loops(realize) and not _shares(sch, block, child, realize):
+            sch.unblockize(child)
+    enclose_statements(sch, block)
+
+
+def _shares(sch: Schedule, block: BlockRV, child: BlockRV, realize: BlockRealize) -> bool:
+    """Whether iterations of the loops around a block would share its memory once it is opened."""
+    around = sch.state.loops_above(realize)
+    if not around or not _named_by_memory(realize.block):
+        return False
+    opened = sch.copy()
+    opened.unblockize(child)
+    enclose_statements(opened, block)
+    scope = Scope.of(opened.state.block(block).block)
+    loop = next(n for c in scope.realizes for n in c.loops if n.var is around[-1].var)
+    return not all(self_contained(b, scope, loop) for b in _named_by_memory(realize.block))
+
+
+@fact
+def _named_by_memory(block: Block) -> list[Buffer]:
+    """The buffers of a block's own that it stores to where memory says."""
+    stores = [s for s in walk_stmts(block.body) if isinstance(s, BufferStore)]
+    named = {s.buffer for s in stores if any(map(reads_memory, s.indices))}
+    return [b for b in block.alloc_buffers if b in named]
 
 
 def _holds_loops(realize: BlockRealize) -> bool:

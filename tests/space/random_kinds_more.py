@@ -9,6 +9,7 @@ from schedule.program_families_shapes import SHAPES
 from space.few_iterations import few_iterations
 from space.mixed_blocks import mixed_blocks
 from space.ordered_sums import centred_rows, ordered_sums, ordered_triangles
+from space.own_memory import own_memory
 from space.plain_idioms import plain_idioms
 from space.plain_loops import plain_loops
 from space.random_kinds import (
@@ -423,6 +424,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
             ordered_sums, centred_rows, ordered_triangles, mixed_blocks, user_idioms,
             row_machines, scattered_windows, gathered_windows, few_iterations,
+            own_memory,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES

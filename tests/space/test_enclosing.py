@@ -6,6 +6,7 @@ from oracle import check_numbers
 from space.candidates import TARGET, draw
 
 from metasched.ir.func import PrimFunc
+from metasched.ir.stmt import ForKind
 from metasched.kinds import default_modules, default_trace
 from metasched.schedule.schedule import Schedule
 from metasched.script import tir as T
@@ -55,3 +56,45 @@ def test_the_space_holds_the_block_whole_and_divided() -> None:
     for space in spaces:
         sch = next(s for seed in range(9) if (s := draw(norm, space, seed)) is not None)
         check_numbers(norm, sch.mod, compiled=True)
+
+
+@T.prim_func
+def queue(X: T.Buffer((64, 90), "float32"), Y: T.Buffer((64, 90), "float32")):
+    """The largest of the last nine elements: candidates stand in a queue."""
+    for n in range(64):
+        with T.block("row"):
+            vn = T.axis.spatial(64, n)
+            q = T.alloc_buffer((90,), "int32")
+            h = 0
+            t = 0
+            for i in range(90):
+                while t > h and X[vn, q[T.max(t - 1, 0)]] <= X[vn, i]:
+                    t -= 1
+                q[t] = i
+                t += 1
+                if q[h] <= i - 9:
+                    h += 1
+                Y[vn, i] = X[vn, q[h]]
+
+
+@T.prim_func
+def counts(X: T.Buffer((64, 90), "float32"), Y: T.Buffer((64, 8), "int32")):
+    for n in range(64):
+        with T.block("row"):
+            vn = T.axis.spatial(64, n)
+            c = T.alloc_buffer((8,), "int32")
+            for k in range(8):
+                c[k] = 0
+            for i in range(90):
+                c[T.int32(T.abs(X[vn, i])) & 7] += 1
+            for k in range(8):
+                Y[vn, k] = c[k]
+
+
+def test_a_row_with_a_queue_of_its_own_stays_whole_and_runs_beside_others() -> None:
+    """Nothing proves which elements of the queue an iteration stored, if the rows share it."""
+    assert not opened(queue)
+    sch = Schedule(queue, seed=0)
+    default_trace(queue, TARGET).apply(sch)
+    assert [sch.get(loop).kind for loop in sch.get_loops("row")] == [ForKind.PARALLEL]
+    assert opened(counts)  # the zeros tell
