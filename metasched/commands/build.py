@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     files: list[str] = []
     notes: list[str] = []
     for stem, sch in found:
-        name = arguments.name or stem
         folder, checked = Path(arguments.output), arguments.check_bounds
-        written = export(sch, folder, target, name=name, check_bounds=checked)
+        named = next(iter(sch.mod.values())).with_attr("global_symbol", stem) if stem else sch
+        written = export(named, folder, target, name=arguments.name, check_bounds=checked)
         made = (written.object, written.library, written.header, written.manifest)
         files += [str(file) for file in made if file is not None]
         notes += [written.note] if written.note else []

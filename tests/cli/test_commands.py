@@ -253,6 +253,19 @@ def test_build_of_a_program_needs_no_trace(cli, program, tmp_path):
     assert ran.code == 2 and "--name names one kernel; " in ran.err and "has 2" in ran.err
 
 
+def test_build_of_a_program_with_the_name_of_a_function_of_c(cli, program, tmp_path):
+    source = program.parent / "named.py"
+    source.write_text(
+        "from metasched.script import tir as T\n\n\n@T.prim_func\n"
+        'def tan(A: T.Buffer((64,), "float64"), B: T.Buffer((64,), "float64")):\n'
+        "    for i in range(64):\n        B[i] = T.tan(A[i])\n"
+    )
+    ran = cli("build", f"{source}:tan", "-o", tmp_path / "dist")
+    assert ran.code == 0 and str(tmp_path / "dist" / "tan_kernel.o") in ran.out.splitlines()
+    ran = cli("build", f"{source}:tan", "-o", tmp_path / "dist", "--name", "tan")
+    assert ran.code == 1 and "'tan' is also a function of C" in ran.err
+
+
 def test_show_prints_the_steps_of_the_autoscheduler(cli, program, tmp_path):
     text = cli("show", f"{program}:scale", "--what", "autoscheduled").out
     assert "sch.vectorize(" in text and "T.vectorized(" in text
