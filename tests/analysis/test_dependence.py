@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from analysis.programs import (
     concat,
@@ -27,7 +29,7 @@ def carried(func: PrimFunc, name: str, **options: object) -> Failure | None:
     return carried_dependence(loop(func, name), scope_of(func), **options)  # type: ignore[arg-type]
 
 
-def reordered(func: PrimFunc, old: str, new: str) -> Failure | None:
+def reordered(func: PrimFunc, old: Sequence[str], new: Sequence[str]) -> Failure | None:
     return reorder_violation(
         [loop(func, n) for n in old], [loop(func, n) for n in new], scope_of(func)
     )
@@ -696,3 +698,42 @@ def test_a_start_that_iterations_write_separates_nothing(name: str) -> None:
     func = parse(RAGGED.format(kind="int32", start="B[i]"))
     failure = carried(func, name)
     assert failure is not None and "may touch the same element of B" in str(failure)
+
+
+def tiled_sum(c: int, d: int, guard: str = "True") -> PrimFunc:
+    """A sum in order over two loops in tiles of c and d, of 4 x 6 values."""
+    return parse(f"""
+@T.prim_func
+def f(A: T.Buffer((5, 4, 6), "float32"), S: T.Buffer((5,), "float32")):
+    for i, c0, c1, d0, d1 in T.grid(5, {4 // c}, {c}, {6 // d}, {d}):
+        with T.block("S"):
+            T.where({guard})
+            vi = T.axis.spatial(5, i)
+            vc = T.axis.opaque(4, c0 * {c} + c1)
+            vd = T.axis.opaque(6, d0 * {d} + d1)
+            S[vi] = S[vi] + A[vi, vc, vd]
+""")
+
+
+TILES = (("c0", "c1", "d0", "d1"), ("c0", "d0", "c1", "d1"))
+
+
+def test_tiles_of_an_ordered_sum_are_refused_without_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proof by inequalities took a second for twenty loops, and had to fail."""
+
+    def searched(*_: object) -> bool:
+        raise AssertionError
+
+    for name in ("_kept_by_level", "_kept_in_polyhedra", "_kept_one_by_one"):
+        monkeypatch.setattr(f"metasched.analysis.reordering.{name}", searched)
+    refused(reordered(tiled_sum(2, 3), *TILES), "reversed-dependence", "elements? of S")
+    for c, d in ((1, 3), (4, 3), (2, 6)):  # a loop of one iteration stands between
+        assert (reordered(tiled_sum(c, d), *TILES) is None) == (c == 1 or d == 6)
+
+
+def test_a_guard_may_keep_the_order_of_loops_that_no_index_mentions() -> None:
+    """The guard lets one value of c1 run: then the order of the sum stays."""
+    assert reordered(tiled_sum(2, 3, "c1 < 1"), *TILES) is None
+    refused(reordered(tiled_sum(2, 3, "c1 < 2"), *TILES), "reversed-dependence", "elements? of S")
