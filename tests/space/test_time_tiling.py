@@ -117,19 +117,35 @@ def test_rows_that_are_read_once_need_no_cache() -> None:
     """Each iteration reads another row of X: only the small results are used again."""
     text = """
 @T.prim_func
-def sums(X: T.Buffer((90, 12), "int32"), S: T.Buffer((12,), "int32")):
+def sums(X: T.Buffer((90, 12), "int32"), S: T.Buffer((13,), "int32")):
+    for t in range(90):
+        for j in range(12):
+            with T.block("S"):
+                vt = T.axis.opaque(90, t)
+                vj = T.axis.opaque(12, j)
+                S[vj] = S[vj] + S[vj + 1] + X[vt, vj]
+"""
+    module = TimeTiling(cache=4 * 13)
+    sch = Schedule(parse(text))
+    assert module(sch, sch.get_block("S")) == [sch]
+    again = Schedule(parse(text.replace("90, 12", "1, 12").replace("X[vt, ", "X[0, ")))
+    assert len(module(again, again.get_block("S"))) == 2
+
+
+def test_rows_that_no_other_step_touches_need_no_tiles() -> None:
+    """Each row can run all its steps in parallel with the other rows; a skew would make waves."""
+    text = """
+@T.prim_func
+def sums(X: T.Buffer((1, 12), "int32"), S: T.Buffer((12,), "int32")):
     for t in range(90):
         for j in range(12):
             with T.block("S"):
                 vt = T.axis.opaque(90, t)
                 vj = T.axis.spatial(12, j)
-                S[vj] = S[vj] + X[vt, vj]
+                S[vj] = S[vj] * 3 + X[0, vj]
 """
-    module = TimeTiling(cache=4 * 12)
     sch = Schedule(parse(text))
-    assert module(sch, sch.get_block("S")) == [sch]
-    again = Schedule(parse(text.replace("90, 12", "1, 12").replace("X[vt, ", "X[0, ")))
-    assert len(module(again, again.get_block("S"))) == 2
+    assert TimeTiling(cache=0)(sch, sch.get_block("S")) == [sch]
 
 
 def test_the_second_statement_offers_nothing_itself() -> None:

@@ -131,8 +131,14 @@ def _is_plain(child: Child) -> bool:
 
 def _plan(sch: Schedule, time: LoopRV) -> tuple[list[int], int] | None:
     """The smallest delays of the nests below a loop over time, and the smallest factor of the skew
-    with which tiles are legal; None without any."""
+    with which tiles are legal; None without any.
+
+    Rows of one nest that no step of another row touches need no skew: each row can run all steps,
+    in parallel with the other rows.
+    """
     delays = [0]
+    if len(_nests(sch.state.loop(time))) == 1 and _accepted(sch, time, delays, 0):
+        return None
     while len(delays) < len(_nests(sch.state.loop(time))):
         ways = ([*delays, delays[-1] + more] for more in range(REACH + 1))
         found = next((way for way in ways if _accepted(sch, time, way)), None)
@@ -143,14 +149,16 @@ def _plan(sch: Schedule, time: LoopRV) -> tuple[list[int], int] | None:
     return None if factor is None else (delays, factor)
 
 
-def _accepted(sch: Schedule, time: LoopRV, delays: Sequence[int], factor: int = 0) -> bool:
-    """Whether the first nests below a loop may be merged behind these delays, and time steps be
-    innermost after a skew by the factor (0 for no skew)."""
+def _accepted(
+    sch: Schedule, time: LoopRV, delays: Sequence[int], factor: int | None = None
+) -> bool:
+    """Whether the first nests below a loop may be merged behind these delays, and with a factor
+    whether time steps may be innermost after a skew by it (0 for no skew)."""
     trial = sch.copy()
     try:
         rows = _merged(trial, time, delays)
-        if factor:
-            trial.reorder(trial.skew(time, rows, factor), time)
+        if factor is not None:
+            trial.reorder(trial.skew(time, rows, factor) if factor else rows, time)
     except ScheduleError:
         return False
     return True
