@@ -7,7 +7,8 @@ run before a loop when nothing below the loop uses the elements before the init 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from itertools import combinations
 
 from metasched.analysis.access import exact_accesses
 from metasched.analysis.dependence import (
@@ -24,6 +25,7 @@ from metasched.analysis.polyhedra import never_ahead
 from metasched.analysis.scope import Child, Scope
 from metasched.analysis.written import written
 from metasched.arith.conditions import conjuncts
+from metasched.ir.buffer import Buffer
 from metasched.ir.describe import describe
 from metasched.ir.expr import TRUE, Var
 from metasched.ir.stmt import BlockToken, For
@@ -36,6 +38,7 @@ def interleaving_violation(
     earlier: Sequence[Child],
     later: Sequence[Child],
     swapped: bool = False,
+    only: Set[Buffer] | None = None,
 ) -> Failure | None:
     """Whether running two nests iteration by iteration may change what they compute.
 
@@ -45,6 +48,7 @@ def interleaving_violation(
         earlier: the blocks of the earlier nest.
         later: the blocks of the later nest.
         swapped: in each iteration the blocks of the later nest run first.
+        only: the buffers whose accesses count (default: all).
 
     Returns the Failure if it may, None if fusion (and likewise fission) keeps the results.
     """
@@ -54,13 +58,14 @@ def interleaving_violation(
             text = f"statements outside of blocks stand beside block {child.block.name}"
             return Failure("not-structured", text, child.block)
     changed = frozenset().union(*(written(c.block) for c in (*earlier, *later)))
+    changed = changed if only is None else changed & only
     for loop in loops:
         for load in (x for e in loop.exprs for x in loads_of(e) if x.buffer in changed):
             text = f"the nest writes {load.buffer.name}, and an end of {loop.var.name} reads it"
             return Failure("changing-end", text, loop)
     for first in earlier:
         for second in later:
-            among = written(first.block) | written(second.block)
+            among = changed & (written(first.block) | written(second.block))
             headers = [header_touches(c, loops[-1], among) for c in (first, second)]
             for a in (*touches(first, among), *headers[0]):
                 for b in (*touches(second, among), *headers[1]):
@@ -106,6 +111,18 @@ def distribution_order(scope: Scope, loop: For) -> list[int] | None:
             return None
         order.append(free[0])
     return order
+
+
+def held_together(scope: Scope, loop: For, buffers: Set[Buffer]) -> bool:
+    """Whether two statements below a loop need each other in different iterations because of
+    accesses of these buffers: no order is legal then (see `distribution_order`)."""
+    groups = statement_blocks(scope, loop)
+
+    def needs(n: int, m: int) -> bool:
+        found = interleaving_violation(scope, [loop], groups[n], groups[m], n > m, buffers)
+        return found is not None
+
+    return any(needs(n, m) and needs(m, n) for n, m in combinations(range(len(groups)), 2))
 
 
 def _backward(order: tuple[Var, ...], a: Touch, b: Touch, ties: bool = False) -> Failure | None:

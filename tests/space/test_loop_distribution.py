@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from oracle import check_numbers
 from schedule.test_fission import COMPLEX
 from space.candidates import TARGET, draw
 
 import metasched as ms
+from metasched.analysis.scope import Child
 from metasched.analysis.sizes import with_sizes
 from metasched.ir.stmt import ForKind, LetStmt
 from metasched.ir.visit import blocks_of
@@ -15,6 +17,7 @@ from metasched.kinds import default_modules
 from metasched.script import parse
 from metasched.space.default_schedule import vectors_and_threads
 from metasched.space.generate import SpaceGenerator
+from metasched.space.modules import loop_distribution
 
 NEAREST = """
 @T.prim_func
@@ -201,3 +204,38 @@ def test_channels_lie_side_by_side_in_the_state_of_filters():
             check_numbers(func, sch.mod, seeds=(0,), compiled=True)
             checked += 1
     assert checked and not generator.failures
+
+
+STEPS = """
+@T.prim_func
+def steps(S: T.Buffer((9, 20), "int32"), C: T.Buffer((20,), "int32")):
+    for t in range(9):
+        n = T.int32(0)
+        m = T.int32(0)
+        for p in range(20):
+            C[p] = C[p] * 3
+            n += C[p] * S[t, p]
+            m += C[p]
+        for p in range(20):
+            if S[t, p] > n - m:
+                C[p] = n + m
+"""
+
+
+def test_no_copies_for_steps_that_a_result_holds_together(monkeypatch: pytest.MonkeyPatch):
+    """C goes from step to step: copies of n and m, a second for many values, would not help."""
+    asked: list[bool] = []
+    real = loop_distribution._expand_buffers
+
+    def expanded(sch: ms.Schedule, child: Child, *, running: bool) -> None:
+        asked.append(running)
+        real(sch, child, running=running)
+
+    monkeypatch.setattr(loop_distribution, "_expand_buffers", expanded)
+    func = parse(STEPS)
+    SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert not asked
+    check_numbers(func, ms.autoschedule(func).mod, compiled=True)
+    apart = parse(STEPS.replace("C[p]", "C[t, p]").replace("(20,)", "(9, 20)"))
+    SpaceGenerator(default_modules(TARGET)).generate(apart, TARGET)
+    assert asked  # then only n and m hold the steps together

@@ -344,3 +344,25 @@ def main(A: T.Buffer({a}, "float32"), B: T.Buffer({b}, "float32"), C: T.Buffer({
                 np.testing.assert_array_equal(output, wanted)
                 checked += 1
     assert checked >= 3
+
+
+def test_rows_are_padded_where_a_sum_starts_from_a_row_of_values():
+    """`s = b[n]` is a block whose iterators n, r stand in another order than its loops r, n."""
+    func = parse("""
+@T.prim_func
+def main(A: T.Buffer((13, 9), "float32"), B: T.Buffer((9, 32), "float32"),
+         b: T.Buffer((32,), "float32"), C: T.Buffer((13, 32), "float32")):
+    for r, n in T.grid(13, 32):
+        s = b[n]
+        for k in range(9):
+            s += A[r, k] * B[k, n]
+        C[r, n] = s
+""")
+    found = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    tiled = [space for space in found if "SSRRS" in space.as_python()]
+    padded = [space for space in tiled if "sample_padded_tile" in space.as_python()]
+    assert padded
+    for space in padded:
+        sch = draw(func, space, 0)
+        assert sch is not None
+        check_numbers(func, sch.mod, compiled=True)

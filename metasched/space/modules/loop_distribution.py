@@ -22,6 +22,7 @@ from math import prod
 from metasched.analysis.block import is_leaf, needs_multi_level_tiling
 from metasched.analysis.factor import factor_of_sum
 from metasched.analysis.scope import Child, Scope, buffer_uses
+from metasched.analysis.sequence import held_together
 from metasched.errors import ScheduleError
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import as_int
@@ -111,7 +112,7 @@ def _distribute(sch: Schedule, root: BlockRV, refused: list[ScheduleError]) -> b
         handle = sch.get_block(child.block.name, func)
         while _distributed(sch, handle, child_of(sch, child.token)):
             pass
-        if all(v.is_spatial for v in child.block.iter_vars):
+        if all(v.is_spatial for v in sch.get(handle).iter_vars):
             _in_loop_order(sch, handle)  # an expanded buffer brought its iterators last
     lanes_last(sch, name, func)
     return joined
@@ -164,6 +165,8 @@ def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:
     """
     before = len(sch.trace)
     for copies in ("none", "own", "running"):
+        if copies == "own" and _held_together(sch, child):
+            return False
         try:
             if copies != "none":
                 _expand_buffers(sch, child, running=copies == "running")
@@ -172,6 +175,17 @@ def _distributed(sch: Schedule, block: BlockRV, child: Child) -> bool:
         except ScheduleError:
             undo_to(sch, before)
     return False
+
+
+def _held_together(sch: Schedule, child: Child) -> bool:
+    """Whether copies of temporary buffers cannot help: accesses of other buffers forbid the
+    distribution. Copies for each step of a long loop over time would take seconds to make."""
+    depth = _innermost_shared(child)
+    if depth is None:
+        return True
+    scope, loop = sch.state.scope(child.realize), child.loops[depth]
+    written = {r.buffer for c in scope.under(loop) for r in c.block.writes}
+    return held_together(scope, loop, written.difference(scope.block.alloc_buffers))
 
 
 def _innermost_shared(child: Child) -> int | None:
