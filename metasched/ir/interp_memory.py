@@ -194,7 +194,7 @@ def strided(flat: Any, sizes: Sequence[int], steps: Sequence[int], start: int, n
         raise InterpretError(f"{name} reaches element {last} of memory that has {flat.size}")
     if math.prod(sizes) == 0:
         return np.empty(tuple(sizes), flat.dtype)
-    bytes_of = flat.dtype.itemsize
-    return np.lib.stride_tricks.as_strided(
-        flat[start:], tuple(sizes), [s * bytes_of for s in steps]
-    )
+    size = flat.dtype.itemsize
+    raw = flat[start:].view(f"V{size}")  # as_strided does not know float8_e5m2 by its description
+    found = np.lib.stride_tricks.as_strided(raw, tuple(sizes), [s * size for s in steps])
+    return found.view(flat.dtype)

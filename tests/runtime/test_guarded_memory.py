@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metasched.ir.dtype import DType
+from metasched.ir.interp_memory import strided
 from metasched.measure.data import Array
 from metasched.measure.process import Worker
 from metasched.runtime.guarded_memory import (
@@ -116,9 +118,21 @@ def test_arrays_that_move_have_their_red_zones_with_them():
         assert memory.breach() == f"wrote up to 1 elements {said} of X0"
 
 
-def test_strided_arrays():
-    array = Array("X", "float32", (3, 4), (10, 1), True, False, 0, 1, 0.0)
-    memory = GuardedMemory([array])
-    assert array.nbytes == 24 * 4 and memory.views[0].strides == (40, 4)
+@pytest.mark.parametrize("dtype", ["float32", "bool", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_strided_arrays(dtype):
+    array = Array("X", dtype, (3, 4), (10, 1), True, False, 0, 1, 0.0)
+    memory, size = GuardedMemory([array]), array.nbytes // 24
+    assert array.nbytes == 24 * size and memory.views[0].strides == (10 * size, size)
+    assert memory.views[0].dtype == DType(dtype).numpy
     memory.views[0][...] = 1
+    assert (memory.views[0].astype("float32") == 1).all()
     assert memory.breach() == ""
+
+
+def test_views_of_each_type_in_the_interpreter():
+    for dtype in ("bool", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        kind = DType(dtype).numpy
+        flat = np.arange(12).astype("float32").astype(kind)
+        found = strided(flat, (2, 3), (6, 2), 1, "X")
+        assert found.dtype == kind and np.shares_memory(found, flat)
+        assert (found.astype("float32") == flat[[[1, 3, 5], [7, 9, 11]]].astype("float32")).all()
