@@ -197,7 +197,7 @@ def test_interrupt_leaves_a_usable_runner(runner):
 def test_replies_that_come_together_go_to_their_own_candidates(runner, monkeypatch):
     assert one(runner, scale()).ok  # the expected results are there
 
-    def together(workers):
+    def together(workers, timeout=None):
         waiting, replies = {worker for worker in workers if not worker._held}, []
         while waiting:
             found = wait(list(waiting))

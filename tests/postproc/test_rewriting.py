@@ -77,19 +77,19 @@ def test_a_note_counts_on_the_root_and_on_the_block(where, key, number, kind):
 
 @pytest.mark.parametrize("where", ["root", "Z"])
 def test_the_code_generator_unrolls_where_a_note_lets_it(where):
-    func = get("gmm").func((1, 64, 64, 8))
+    func = get("gmm").func((1, 64, 64, 12))
     sch = Schedule(func, seed=0, check=True)
-    sch.annotate(sch.get_block(where), UNROLL_IMPLICIT, 16)
+    sch.annotate(sch.get_block(where), UNROLL_IMPLICIT, 32)
     sch.enter_postproc()
     RewriteParallelVectorizeUnroll()(sch, TARGET)
     loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
-    assert [dict(loop.annotations) for loop in loops] == [{AUTO_UNROLL: 16}, {}, {}, {}]
+    assert [dict(loop.annotations) for loop in loops] == [{AUTO_UNROLL: 32}, {}, {}, {}]
     assert all(not r.block.annotations for r in blocks_of(sch.func.body))
     unrolled = build(sch).llvm_ir.count("fmul")
-    assert unrolled == 8 * build(func).llvm_ir.count("fmul") > 0
+    assert unrolled == 12 * build(func).llvm_ir.count("fmul") > 0
     arrays = [np.ones([int(n) for n in b.shape], "float32") for b in func.buffers]
     build(sch)(*arrays)
-    np.testing.assert_array_equal(arrays[2], 8)
+    np.testing.assert_array_equal(arrays[2], 12)
 
 
 def test_a_limit_of_the_loop_itself_and_blocks_without_a_sum_stay():
