@@ -725,3 +725,25 @@ def test_a_block_around_an_empty_reduction_would_run_its_init() -> None:
     text = "the loop k may leave b without an iteration for some results"
     check_refused(sch, lambda: sch.blockize(k), "empty-reduction", text)
     check_transform(sums_of_nothing, sch)
+
+
+@T.prim_func
+def beside_what_is_written(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    for t in range(3):
+        for i in range(1, 2):
+            with T.block("c"):
+                vi = T.axis.spatial((1, 2), i)
+                C[vi] = A[vi] * 2
+        for i in range(1, 2):
+            with T.block("a"):
+                vi = T.axis.spatial((1, 2), i)
+                A[vi] = A[vi] + C[vi + 1]
+
+
+def test_a_reader_of_other_elements_reads_no_new_buffer() -> None:
+    """`a` reads what C held before the call; the new buffer holds nothing there."""
+    sch = Schedule(beside_what_is_written, check=True)
+    check_refused(
+        sch, lambda: sch.cache_write("c", 0, "global", ["a"]), "not-a-consumer",
+        "a reads no element of C that c writes",
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from functools import reduce
 
 from metasched.analysis.cover import shared_loops
 from metasched.analysis.producers import region_cover
-from metasched.analysis.scope import Child, Scope
+from metasched.analysis.scope import Child, EdgeKind, Scope
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, intersect, relax, union_regions
 from metasched.arith.regions import inputs
@@ -41,6 +41,7 @@ from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_cover,
     confirm_kinds,
+    proof,
     refuse_hidden,
     refuse_outside,
     require_root_free,
@@ -133,8 +134,9 @@ def cache_write(
     `consumer_blocks` read the new buffer directly.
 
     requires  a known storage scope; a block that is the only writer of the buffer in its scope and
-              finishes its reductions in one execution of the scope; no statement of the scope
-              outside of blocks that touches the buffer
+              finishes its reductions in one execution of the scope; `consumer_blocks` that read
+              only what the block writes; no statement of the scope outside of blocks that
+              touches the buffer
     rewrite   B[i] = A[i] -> B_local[i] = A[i]; B[i] = B_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -168,9 +170,9 @@ def cache_write(
     bounds = scope_bounds(scope, buffer, "writes")
     plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     _require_held(state, plan, direct)
+    _require_written(state, scope, buffer, direct)
     kept = _covered_now(state, scope, readers, direct)
-    cache = plan.cache
-    copy = plan.copy(state, into_cache=False)
+    cache, copy = plan.cache, plan.copy(state, into_cache=False)
     edits = [edit.wrap(realize, lambda s: plan.redirect(s, stores=True))]
     edits += [edit.wrap(c.realize, lambda s: plan.redirect(s, stores=False)) for c in direct]
     edits.append(edit.insert(anchor, copy, after=True))
@@ -180,6 +182,19 @@ def cache_write(
     confirm_cover(state, token, *kept)
     confirm_kinds(state, outer)
     return state.new_block(token)
+
+
+@proof
+def _require_written(state: State, scope: Scope, buffer: Buffer, direct: Sequence[Child]) -> None:
+    """The direct readers read what a block of the scope writes: the new buffer holds nothing else,
+    where the old buffer may hold values from before the call."""
+    for child in direct:
+        edges = scope.incoming(child.token)
+        if not any(e.kind is EdgeKind.RAW and e.buffer is buffer for e in edges):
+            raise state.error(
+                "not-a-consumer", f"{child.block.name} reads no element of {buffer.name} that "
+                f"{scope.writers(buffer)[0].block.name} writes", child.realize,
+            )  # fmt: skip
 
 
 def _covered_now(
