@@ -128,15 +128,20 @@ def test_executor_runner_has_the_abilities_of_a_local_runner(pool):
 
 
 def test_executor_runner_recalls_times_of_an_earlier_run():
-    with ThreadPoolExecutor(1) as pool:
-        runner = ExecutorRunner(pool, scale(), options=OPTIONS)
-        usual = runner.measure([candidate(scale())])[0].median
-        runner.close()
-        again = ExecutorRunner(pool, scale(), options=OPTIONS)
-        again.recall([(candidate(scale()), 8 * usual)])
-        found = again.measure([candidate(scale())])[0].median
-        again.close()
-    assert 3 < found / usual < 20
+    """Eight times the usual seconds; asked again where the machine pauses between two readings."""
+
+    def slowdown() -> float:
+        with ThreadPoolExecutor(1) as pool:
+            runner = ExecutorRunner(pool, scale(), options=OPTIONS)
+            usual = runner.measure([candidate(scale())])[0].median
+            runner.close()
+            again = ExecutorRunner(pool, scale(), options=OPTIONS)
+            again.recall([(candidate(scale()), 8 * usual)])
+            found = again.measure([candidate(scale())])[0].median
+            again.close()
+        return found / usual
+
+    assert any(3 < slowdown() < 20 for _ in range(3))
 
 
 def test_a_wrong_default_schedule_is_an_error_here_too(monkeypatch):
