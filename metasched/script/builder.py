@@ -120,6 +120,8 @@ def typed(value: ExprLike | Weak, dtype: DType | None = None) -> Expr:
         if dtype is not None and (dtype.is_float or not value.floating):
             with suppress(TypeMismatchError):  # a number does not fit
                 numbers = [typed(number, dtype) for number in value.numbers]
+        if value.chosen and any(isinstance(number, Weak) for number in numbers):
+            numbers = [*pair(*numbers)]  # choices of choices
         return value.build(*numbers)
     if isinstance(value, str):
         return StringImm(value)

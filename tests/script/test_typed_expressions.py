@@ -94,6 +94,20 @@ def test_operators_on_choices_of_numbers_compute_as_python_does(value: str, out:
     agree(elementwise(f"O[i] = {value}", out, out), a, np.zeros(4, out), np.zeros(4, out))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "T.if_then_else(A[i] > 0, 1, 0) + T.if_then_else(A[i] < 1, 2, 0)",
+        "T.if_then_else(A[i] > 0, 1, 3) * T.Select(A[i] < -1, 0.5, 2)",
+        "T.if_then_else(A[i] > 0, 1 if A[i] > 3 else 2, 0)", "T.sqrt(0.25 if A[i] > 0 else 4.0)",
+    ],
+)  # fmt: skip
+def test_numbers_alone_in_a_variable(value: str) -> None:
+    a = np.array([1, -1, 0, -5], "int8")
+    text = elementwise(f"c = {value}\n        O[i] = c", "float64", "float64")
+    agree(text, a, np.zeros(4), np.zeros(4))
+
+
 def test_a_choice_of_numbers_that_do_not_fit_is_no_byte() -> None:
     with pytest.raises(ParseError, match="a value of type int32 is stored where uint8 is kept"):
         parse(elementwise("O[i] = 300 if A[i] > 0 else 0", "uint8", "uint8"))
