@@ -33,6 +33,7 @@ def spaces(func, cores=2):
         ("poly.symm", (21, 26), 2),
         ("poly.lu", (48,), 1),
         ("poly.lu", (53,), 1),
+        ("poly.lu", (56,), 2),
         ("poly.ludcmp", (53,), 1),
     ],
 )
@@ -41,6 +42,18 @@ def test_triangles_of_products_are_tiled(name, shape, tiles):
     trace = max(spaces(work.func(shape)), key=lambda t: str(t).count("cache_update"))
     assert str(trace).count("cache_update") == tiles
     agrees(work, shape, trace)
+
+
+@pytest.mark.parametrize("size", [48, 53])
+def test_later_columns_of_a_block_of_rows_run_in_strips(size):
+    func = ms.workloads.get("poly.lu").func((size,))
+    trace = max(spaces(func), key=lambda t: str(t).count("cache_update"))
+    sch = Schedule(func, seed=0)
+    trace.apply(sch)
+    blocks = sch.get_child_blocks(sch.get_block("root"))
+    kinds = [[sch.get(loop).kind.value for loop in sch.get_loops(block)] for block in blocks]
+    strip = ["serial", "parallel", "serial", "serial", "unroll", "vectorized"]
+    assert kinds.count(strip) == (1 if size == 48 else 2)
 
 
 @pytest.mark.parametrize("shape", [(30, 24), (27, 23)])

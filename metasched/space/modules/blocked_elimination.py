@@ -1,7 +1,8 @@
 """blocked_elimination: factorizations in blocks of steps, of which register tiles do most work.
 
     for k_0:                                       # a block of K steps
-        eliminate the rows of the block, step by step
+        eliminate the columns of the block in its rows, step by step
+        for j_0 of the later columns, in parallel: the same in a strip of columns
         for i in the rows below, in parallel:
             for k_1 in the block: divide, and update the columns of the block
         for i_0 in parallel, j_0, of the rest:
@@ -23,6 +24,7 @@ too; all steps of a block then use a strip of columns while it is in the first c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -94,7 +96,8 @@ class BlockedElimination:
             step, _ = sch.cut_loop(step, extent - extent % size)
         _, inside = sch.split(step, [None, size])
         _, rows = sch.cut_loop(rows, inside)
-        _, inside = sch.fission(inside)
+        block, inside = sch.fission(inside)
+        _if_legal(sch, partial(self._rows_of_block, block, (extent % width, width, lanes)))
         sch.reorder(rows, inside)
         if extent % height:
             rows, _ = sch.cut_loop(rows, -(extent % height))
@@ -107,7 +110,10 @@ class BlockedElimination:
         if extent % width:
             columns, _ = sch.cut_loop(columns, -(extent % width))
             rest, others = sch.fission(rest)
-            self._in_parallel(sch, others)
+            if extent % width % lanes:
+                self._in_parallel(sch, others)
+            else:
+                self._tiles(sch, others, (height, extent % width, lanes))
         self._panel(sch, panel, height)
         self._tiles(sch, rest, (height, width, lanes))
 
@@ -141,14 +147,35 @@ class BlockedElimination:
             sch.annotate(sch.get_child_blocks(part)[0], TILED, STRUCTURE)
         self._in_parallel(sch, strip)
 
+    def _rows_of_block(self, steps: LoopRV, sizes: tuple[int, int, int], sch: Schedule) -> None:
+        """Eliminate the columns of a block of rows first, then strips of the later columns."""
+        left, width, lanes = sizes
+        rows = _inside(sch, steps)
+        columns = sch.get_loops(sch.get_block(_update_below(sch, steps).block.name))[-1]
+        _, later = sch.cut_loop(columns, steps)
+        last = len(sch.state.loop(rows).body.stmts) - 1
+        _, rows = sch.fission(rows, [list(range(last)), [last]])
+        _, steps = sch.fission(steps)
+        sch.reorder(later, steps, rows)
+        if left:
+            later, rest = sch.cut_loop(later, -left)
+            self._strips(sch, rest, left, lanes)
+        self._strips(sch, later, width, lanes)
+
+    def _strips(self, sch: Schedule, columns: LoopRV, width: int, lanes: int) -> None:
+        """Run all steps and rows on a strip of columns at a time, which the first cache holds."""
+        block = sch.get_child_blocks(columns)[0]
+        steps, rows = sch.get_loops(block)[-2:]
+        strip, lane = sch.split(columns, [None, width])
+        sch.reorder(strip, steps, rows, lane)
+        vectors(sch, [lane], 0, lanes)
+        sch.annotate(block, TILED, STRUCTURE)
+        self._in_parallel(sch, strip)
+
     def _panel(self, sch: Schedule, rows: LoopRV, height: int) -> None:
         """Interleave the divisions of several rows, of which each row waits for the one before."""
         rows, row = sch.split(rows, [None, height])
-        before = len(sch.trace)
-        try:
-            sch.reorder(_inside(sch, row), row)
-        except ScheduleError:
-            undo_to(sch, before)
+        _if_legal(sch, lambda sch: sch.reorder(_inside(sch, row), row))
         self._in_parallel(sch, rows)
 
     def _tiles(self, sch: Schedule, rows: LoopRV, sizes: tuple[int, int, int]) -> None:
@@ -170,6 +197,15 @@ class BlockedElimination:
     def _in_parallel(self, sch: Schedule, rows: LoopRV) -> None:
         if self.cores > 1:
             sch.parallel(rows)
+
+
+def _if_legal(sch: Schedule, steps: Callable[[Schedule], None]) -> None:
+    """Apply steps; if one of them is refused, none."""
+    before = len(sch.trace)
+    try:
+        steps(sch)
+    except ScheduleError:
+        undo_to(sch, before)
 
 
 def _steps(rows: For) -> bool:
