@@ -98,7 +98,9 @@ class PrimFunc(Printed):
         if unknown:
             raise MetaschedError(
                 f"{FAST_MATH} is {brief(given)}; it takes words of "
-                f"{', '.join(f'{name} ({what})' for name, what in LIBERTIES.items())}"
+                f"{', '.join(f'{name} ({what})' for name, what in LIBERTIES.items())}: write "
+                f"those that you allow instead of {brief(unknown[0])}, such as "
+                f'T.func_attr({{"{FAST_MATH}": "reassoc arcp"}})'
             )
         return tuple(word for word in LIBERTIES if word in words)
 

@@ -364,7 +364,8 @@ class Worker:
         return Reply("error", None, text, trace, spent, error=error)
 
     def _died(self) -> Reply | None:
-        """The process is gone. A job that had not begun is given to a new process once."""
+        """The process is gone. A job that had not begun is given to a new process once, if the
+        process was ready, or was killed from outside, perhaps with the server that forks it."""
         assert self._process is not None
         detail, job = self._tail(), self._job
         self._kill()
@@ -373,7 +374,7 @@ class Worker:
             return None
         if not job.started:
             job.attempts += 1
-            if job.attempts > 1 or not self._ready:
+            if job.attempts > 1 or not (self._ready or code == -signal.SIGKILL):
                 self._job = None
                 raise MeasureError(f"{self.name} does not start ({_ending(code)}){_after(detail)}")
             self._deliver()

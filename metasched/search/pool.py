@@ -208,14 +208,26 @@ class ReplayPool:
         """Whether all ended jobs succeeded; otherwise this process continues without workers."""
         for _, reply in ended or ():
             if reply.kind != "value":
-                self._give_up(f"{reply.kind}: {reply.message}")
+                self._give_up(f"{reply.kind}: {reply.message}", _help_for(reply))
         return not self._broken
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, hint: str = "") -> None:
         """Continue without workers."""
         if self._broken:
             return
-        warn(f"a replay worker failed ({why}); replaying in process")
+        warn(f"a replay worker failed ({why}); replaying in process{hint and f'. {hint}'}")
         self._broken = True
         for one in self._workers:
             one.close()
+
+
+def _help_for(reply: Reply) -> str:
+    """What to do if a worker cannot import what it was sent."""
+    absent = reply.error == "AttributeError" and reply.message.startswith("Can't get attribute")
+    if reply.error != "ModuleNotFoundError" and not absent:
+        return ""
+    return (
+        "Workers import the modules of your functions: put these functions into a plug-in file "
+        "(tune(..., plugins=FILE), or --plugin FILE), which the workers load, or set PYTHONPATH to "
+        "the folder of their module"
+    )

@@ -128,8 +128,10 @@ def test_a_reciprocal_replaces_divisions_by_one_number(dtype: str) -> None:
 @pytest.mark.parametrize("given", ['"fast"', "True", '"reassoc,arcp"'])
 def test_other_words_are_refused(given: str) -> None:
     text = _sum("").replace('"tir.fast_math": ""', f'"tir.fast_math": {given}')
-    with pytest.raises(MetaschedError, match=r"tir.fast_math is .*; it takes words of reassoc \("):
+    words = r"tir.fast_math is .*; it takes words of reassoc \("
+    with pytest.raises(MetaschedError, match=words) as caught:
         build(text)
+    assert str(caught.value).endswith('such as T.func_attr({"tir.fast_math": "reassoc arcp"})')
 
 
 def test_the_interpreter_stays_exact_and_the_check_gets_wider() -> None:

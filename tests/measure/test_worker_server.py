@@ -115,13 +115,28 @@ def test_a_dead_server_ends_idle_workers_and_costs_one_job(forked):
     assert server_of(forked) != server
 
 
-def test_a_server_that_dies_before_the_fork_is_a_worker_that_does_not_start(monkeypatch):
+def test_a_server_that_dies_before_the_fork_costs_a_new_server(monkeypatch):
     monkeypatch.setenv("LC_MESSAGES", "C")  # a server of its own, which still imports
     with closing(Worker("w", preload=JOBS)) as made:
         made.start()
-        os.kill(server_of(made), signal.SIGKILL)
-        with pytest.raises(MeasureError, match="w does not start .*SIGKILL"):
-            made.run("os:getpid", limit=5)
+        server = server_of(made)
+        os.kill(server, signal.SIGKILL)
+        assert made.run("operator:add", 1, 2, limit=5).value == 3
+        assert server_of(made) != server
+
+
+def test_a_second_server_that_dies_before_the_fork_is_a_worker_that_does_not_start(monkeypatch):
+    def killed(*given):
+        made = worker_server.fork(*given)
+        os.kill(made._server.process.pid, signal.SIGKILL)
+        return made
+
+    monkeypatch.setenv("LC_MESSAGES", "C.UTF-8")  # a server of its own
+    with closing(Worker("w", preload=JOBS)) as made:
+        with monkeypatch.context() as patch:
+            patch.setattr("metasched.measure.process.fork", killed)
+            with pytest.raises(MeasureError, match="w does not start .*SIGKILL"):
+                made.run("os:getpid", limit=5)
         assert made.run("operator:add", 1, 2, limit=5).value == 3
 
 

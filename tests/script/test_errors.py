@@ -17,6 +17,7 @@ from metasched.script import tir as T
 BODIES: list[tuple[str, int, str, str]] = [
     # names and values
     ("A[0, 0] = foo", 1, "foo", "'foo' is not defined"),
+    ("A[0, 0] = math.exp(1.0)", 1, "math", "hint: words of T do the same, as T.exp(x)"),
     ("A[0, 0] = captur", 1, "captur", "did you mean captured"),
     ("A[0, 0] = user(1)", 1, "user", "'user' is a function; a script is read, not executed"),
     ("A[0, 0] = bag.computed", 1, "bag.computed", "'computed' is computed: reading it would"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import types
 from itertools import islice
 
 import numpy as np
@@ -238,3 +239,18 @@ def test_undo_stops_at_steps_taken_over_from_another_replay():
     assert structural_equal(other.mod, sch.mod) and other.trace.entries == sch.trace.entries
     with pytest.raises(ScheduleError, match="no step to undo"):
         other.undo()
+
+
+@pytest.mark.parametrize("missing", ["module", "function"])
+def test_functions_that_workers_cannot_import_are_a_matter_of_plugins(pool, monkeypatch, missing):
+    """Functions of a module that only this process finds, or of `__main__`."""
+    module = types.ModuleType("only_here") if missing == "module" else sys.modules["bisect"]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    made = types.FunctionType(wait_until_ready.__code__, {"__name__": module.__name__}, "own")
+    made.__qualname__ = "own"
+    monkeypatch.setattr(module, "own", made, raising=False)
+    pool._workers[0].submit("operator:truth", made, limit=60)
+    words = r"a replay worker failed \(error: (No module|Can't get).*in process. Workers import .*"
+    with pytest.warns(UserWarning, match=words + r"plugins=FILE.*PYTHONPATH"):
+        while pool._workers[0].busy:
+            pool._went_well(wait(pool._workers))
