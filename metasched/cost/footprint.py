@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import accumulate
-from math import gcd
+from math import gcd, prod
 
+from metasched.analysis.access import SHUFFLED
 from metasched.cost.index_stride import LANES
 from metasched.cost.summary import Loop, TouchedBuffer
 from metasched.target.machine import MachineModel
@@ -180,3 +181,45 @@ def _box(widths: list[int], limits: list[int]) -> tuple[int, int]:
                 run *= have
                 together = False
     return elements, run
+
+
+def splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool:
+    """Whether most vectors of `width` elements of an access cross a cache line."""
+    size = access.bytes
+    if width * size < line:
+        return False
+    steps = (step for k, step in enumerate(access.steps) if step and order[k].kind != "vectorized")
+    return any(step * size % line for step in steps)
+
+
+def vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | None:
+    """The elements between two lanes of an access, None outside of vectors. More than SHUFFLED if
+    lanes are loaded one by one."""
+    for k, loop in enumerate(order[:depth]):
+        if loop.kind == "vectorized":
+            return SHUFFLED + 1 if loop.index in access.access.broken else access.steps[k]
+    return None
+
+
+def uneven(access: Footprint, order: list[Loop], depth: int, cores: int) -> float:
+    """The share of the vectors of an access whose index is clamped along the lanes.
+
+    If a loop that is not unrolled moves the clamped part too, lowering leaves the clamp to that
+    loop's last iteration. The last iteration of a parallel loop is one core's, and the others wait.
+    """
+    around = {x.index for x in order if x.kind in ("serial", "parallel") and x.extent > 1}
+    shared = {x.index: x.extent for x in order if x.kind == "parallel"}
+
+    def runs(loop: int, count: int) -> float:
+        return max(count / cores, 1.0) if shared.get(loop) == count else float(count)
+
+    lanes = {x.index for x in order[:depth] if x.kind == "vectorized"}
+    share = 0.0
+    for loops in access.access.uneven:
+        moving = [d for d in access.access.dims if loops & lanes & d.keys()]
+        steps = [
+            (i, w // max(abs(s), 1) + 1) for d in moving for i, (s, w) in d.items() if i in around
+        ]
+        counts = [runs(loop, count) for loop, count in steps]
+        share = max(share, 1.0 / prod(counts) if moving else 0.0)
+    return share

@@ -8,7 +8,7 @@ else an estimate. The result feeds a cost model, never a proof.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import gcd
 
@@ -17,7 +17,7 @@ from metasched.ir.buffer import BufferLoad
 from metasched.ir.expr import Cast, Expr, FloorDiv, FloorMod, IntImm, Max, Min, Var
 from metasched.ir.intern import LARGE, tree_size
 from metasched.ir.op import Broadcast, Call, Ramp
-from metasched.ir.visit import walk_exprs
+from metasched.ir.visit import free_vars, walk_exprs
 
 # Loop position -> (step, width); loops that do not move the index are absent.
 IndexStride = dict[int, tuple[int, int]]
@@ -26,6 +26,7 @@ IndexStride = dict[int, tuple[int, int]]
 LANES = -1
 
 STILL: IndexStride = {}
+NOWHERE: Mapping[Var, frozenset[int]] = {}
 
 
 def index_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
@@ -56,10 +57,27 @@ def clamped(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
     return frozenset(loop for limit in _limits(expr) for loop in _anything(limit, env))
 
 
-def broken(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
-    """The loops whose iterations, taken as lanes, reach over the end of a remainder in an index at
-    places that other loops decide: of 14 x 14 fused elements, 16 lanes lie in two rows or three."""
-    found = set()
+def value_stride(expr: Expr, env: dict[Var, IndexStride]) -> IndexStride:
+    """How each loop moves a value that is bound to a variable; a float moves with every loop of its
+    operands."""
+    return _anything(expr, env) if expr.dtype.is_float else index_stride(expr, env)
+
+
+def broken(
+    expr: Expr, env: dict[Var, IndexStride], anywhere: Mapping[Var, frozenset[int]] = NOWHERE
+) -> frozenset[int]:
+    """The loops whose iterations, taken as lanes, lie anywhere in memory.
+
+    They do where an index reads memory or rounds a float, and where lanes reach over the end of a
+    remainder at places that other loops decide: of 14 x 14 fused elements, 16 lanes lie in two rows
+    or three.
+
+    Args:
+        anywhere: the loops along which a bound variable names places anywhere.
+    """
+    found = set[int]()
+    for variable in free_vars(expr) if anywhere else ():
+        found |= anywhere.get(variable, frozenset())
     for part in _remainders(expr):
         moved, by = index_stride(part.a, env), part.b.value  # type: ignore[attr-defined]
         if sum(width for _, width in moved.values()) < by:
@@ -70,13 +88,20 @@ def broken(expr: Expr, env: dict[Var, IndexStride]) -> frozenset[int]:
             whole = by % lanes == 0 and all(other % lanes == 0 for other in others)
             if not whole and any(other % by for other in others):
                 found.add(loop)
-    return frozenset(found).union(*(_anything(load, env) for load in loads_in(expr)))
+    return frozenset(found).union(*(_anything(part, env) for part in scattering(expr)))
 
 
 @lru_cache(maxsize=1 << 15)
 def loads_in(expr: Expr) -> tuple[BufferLoad, ...]:
     """The loads in an index: the places of its lanes are apart, as those of a table's entries."""
     return tuple(part for part in walk_exprs(expr) if isinstance(part, BufferLoad))
+
+
+@lru_cache(maxsize=1 << 15)
+def scattering(expr: Expr) -> tuple[Expr, ...]:
+    """The loads and the rounded floats in an index, which name places anywhere."""
+    rounded = [x for x in walk_exprs(expr) if type(x) is Cast and x.value.dtype.is_float]
+    return (*loads_in(expr), *rounded)
 
 
 @lru_cache(maxsize=1 << 15)

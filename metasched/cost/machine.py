@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2, prod
 
-from metasched.analysis.access import SHUFFLED
-from metasched.cost.footprint import Footprint
+from metasched.cost.footprint import Footprint, splits, uneven, vector_stride
 from metasched.cost.guard_fraction import busy_cores, guard_fraction
 from metasched.cost.nest import (
     Nest,
@@ -57,6 +56,7 @@ class _Block:
 
     Attributes:
         compute, loads: cycles of the block for arithmetic and for loads.
+        waits: the cycles of `compute` without the arithmetic: results that wait for each other.
         chain: the number of additions to one accumulator, which run one after another.
         split: the share of the loads that cross a cache line.
         held: for how many iterations of the loops around the results stay in registers.
@@ -66,6 +66,7 @@ class _Block:
     depth: int
     compute: float
     loads: float
+    waits: float
     instructions: float
     accumulators: float
     chain: float
@@ -125,6 +126,7 @@ def machine_features(
         return [0.0] * len(MACHINE_FEATURES)
     costs = [_cost(nest, machine) for nest in nests]
     _share_steps(costs)
+    _overlap(costs, machine)
     for cost, moved in zip(costs, transfers(nests, machine), strict=True):
         near, far, memory = cost.levels
         cost.levels = near, far + moved / machine.line * machine.transfer, memory
@@ -173,6 +175,27 @@ def _share_steps(costs: list[_Cost]) -> None:
         part = min(1.0, whole / sum(c.steps for c in body))
         for cost in body:
             cost.steps *= part
+
+
+def _overlap(costs: list[_Cost], machine: MachineModel) -> None:
+    """Let results of one body wait at the same time: four sums along one loop take as long as the
+    slowest of them, or as the arithmetic of all."""
+    bodies: dict[int, list[_Cost]] = {}
+    for cost in costs:
+        inside = cost.block.depth < len(cost.nest.order) and not cost.block.fold
+        if inside and cost.compute:
+            bodies.setdefault(cost.nest.order[cost.block.depth].index, []).append(cost)
+    for body in bodies.values():
+        trips = [cost.compute / cost.block.compute for cost in body]
+        busy = [
+            n * max(c.block.instructions, 1.0) / machine.pipes
+            for n, c in zip(trips, body, strict=True)
+        ]
+        longest = max(n * c.block.waits for n, c in zip(trips, body, strict=True))
+        whole = max(sum(busy), longest)
+        part = min(1.0, whole / sum(c.compute for c in body))
+        for cost in body:
+            cost.compute *= part
 
 
 def _described(cost: _Cost, machine: MachineModel) -> list[float]:
@@ -348,15 +371,16 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
             stride = moved if moved is not None else 0
             count *= vectors if moved is not None else 1
         else:
-            stride = _vector_stride(access, order, depth) or 0
-        uneven, walking = _uneven(access, order, depth, machine.cores), walks(access, order, depth)
+            stride = vector_stride(access, order, depth) or 0
+        clamped = uneven(access, order, depth, machine.cores)
+        walking = walks(access, order, depth)
         turned, used = bool(nest.store.notes.turned), min(width, lanes)
-        each, gathered = lane_loads(uneven, stride, used, masked, walking, turned)
+        each, gathered = lane_loads(clamped, stride, used, masked, walking, turned)
         count, gathers = count * each, gathers + gathered
         count *= registers_apart(stride, used, access is written, masked and reducing)
         taken = count * (1.0 + reducing) * again / held if access is written else count
         converts += count * _conversion(nest.store, access)
-        if _splits(access, order, used, machine.line):
+        if splits(access, order, used, machine.line):
             taken *= 2.0
             split += taken
         loads += taken
@@ -374,7 +398,7 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
     loads = loads / machine.pipes + (2 * spilt if reducing else 0.0)
     waste = vectors * lanes / width if width > 1 else 0.0
     return _Block(
-        depth, arithmetic, loads, instructions, accumulators, chain, held, gathers,
+        depth, arithmetic, loads, latency, instructions, accumulators, chain, held, gathers,
         split, max(min(width, lanes), nest.store.facts.lanes), waste, fold,
     )  # fmt: skip
 
@@ -450,45 +474,3 @@ def _instructions(width: int, lanes: int) -> int:
     """The instructions for a vector of `width` elements: LLVM divides what is left beside whole
     registers into powers of two, as 15 elements into 8, 4, 2 and 1."""
     return width // lanes + (width % lanes).bit_count()
-
-
-def _splits(access: Footprint, order: list[Loop], width: int, line: int) -> bool:
-    """Whether most vectors of `width` elements of an access cross a cache line."""
-    size = access.bytes
-    if width * size < line:
-        return False
-    steps = (step for k, step in enumerate(access.steps) if step and order[k].kind != "vectorized")
-    return any(step * size % line for step in steps)
-
-
-def _vector_stride(access: Footprint, order: list[Loop], depth: int) -> int | None:
-    """The elements between two lanes of an access, None outside of vectors. More than SHUFFLED if
-    lanes are loaded one by one."""
-    for k, loop in enumerate(order[:depth]):
-        if loop.kind == "vectorized":
-            return SHUFFLED + 1 if loop.index in access.access.broken else access.steps[k]
-    return None
-
-
-def _uneven(access: Footprint, order: list[Loop], depth: int, cores: int) -> float:
-    """The share of the vectors of an access whose index is clamped along the lanes.
-
-    If a loop that is not unrolled moves the clamped part too, lowering leaves the clamp to that
-    loop's last iteration. The last iteration of a parallel loop is one core's, and the others wait.
-    """
-    around = {x.index for x in order if x.kind in ("serial", "parallel") and x.extent > 1}
-    shared = {x.index: x.extent for x in order if x.kind == "parallel"}
-
-    def runs(loop: int, count: int) -> float:
-        return max(count / cores, 1.0) if shared.get(loop) == count else float(count)
-
-    lanes = {x.index for x in order[:depth] if x.kind == "vectorized"}
-    share = 0.0
-    for loops in access.access.uneven:
-        moving = [d for d in access.access.dims if loops & lanes & d.keys()]
-        steps = [
-            (i, w // max(abs(s), 1) + 1) for d in moving for i, (s, w) in d.items() if i in around
-        ]
-        counts = [runs(loop, count) for loop, count in steps]
-        share = max(share, 1.0 / prod(counts) if moving else 0.0)
-    return share

@@ -16,7 +16,14 @@ from metasched.analysis.block import FOLD, SCAN
 from metasched.arith.affine import as_written, interval
 from metasched.arith.bounds import EVERYTHING, Interval
 from metasched.cost.guard_fraction import Condition, conditions
-from metasched.cost.index_stride import IndexStride, broken, clamped, index_stride, loads_in
+from metasched.cost.index_stride import (
+    IndexStride,
+    broken,
+    clamped,
+    index_stride,
+    scattering,
+    value_stride,
+)
 from metasched.cost.operations import count, time_between
 from metasched.ir import expr as ir
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
@@ -158,6 +165,7 @@ class _Walker:
         self.headers: dict[Var, For] = {}
         self.finite = False
         self.strides: dict[Var, IndexStride] = {}
+        self.anywhere: dict[Var, frozenset[int]] = {}  # see `index_stride.broken`
         self.views: dict[Buffer, BufferRegion] = {}
         self.bound: dict[Var, Expr | tuple[int, int]] = {}
         self.padded: dict[Buffer, tuple[tuple[Expr, ...], Expr]] = {}
@@ -187,10 +195,13 @@ class _Walker:
                 self.visit(below, loops, notes)
 
     def _let(self, let: LetStmt, loops: list[Loop], notes: Notes) -> None:
-        """A binding costs what its value costs; an integer moves with the loops of its value."""
-        if not let.var.dtype.is_float:
-            self.strides[let.var] = index_stride(let.value, self.strides)
+        """A binding costs what its value costs, and moves with the loops of its value."""
+        moved = self.strides[let.var] = value_stride(let.value, self.strides)
+        if let.var.dtype.is_float:
+            self.anywhere[let.var] = frozenset(moved)
+        else:
             self.bound[let.var] = let.value
+            self.anywhere[let.var] = broken(let.value, self.strides, self.anywhere)
         self.pending.append(let.value)
         self.visit(let.body, loops, notes)
 
@@ -272,7 +283,7 @@ class _Walker:
             while buffer in self.views:
                 buffer, dims = _through_view(self.views[buffer], dims, self.strides)
             uneven = {clamped(i, self.strides) for i in indices} - {frozenset()}
-            places = tuple(indices) if any(map(loads_in, indices)) else ()  # never neighbours
+            places = tuple(indices) if any(map(self._scattered, indices)) else ()
             key = buffer, frozenset[int]().union(*dims), places
             access = merged.get(key)
             if access is None:
@@ -281,7 +292,8 @@ class _Walker:
             elif access.dims != dims:
                 access.dims = [_union(a, b) for a, b in zip(access.dims, dims, strict=True)]
             access.uneven |= uneven
-            access.broken = access.broken.union(*(broken(i, self.strides) for i in indices))
+            apart = (broken(i, self.strides, self.anywhere) for i in indices)
+            access.broken = access.broken.union(*apart)
             access.reads += not writes
         accesses = list(merged.values())
         written = accesses[0].buffer
@@ -291,6 +303,11 @@ class _Walker:
             notes = notes._replace(tests=notes.tests + self._zeros(facts))
         called = [(op, {self._source(b) for b in buffers}) for op, buffers in facts.instructions]
         self.out.stores.append(Store(facts, loops, accesses, notes, called))
+
+    def _scattered(self, index: Expr) -> bool:
+        """Whether an index names places anywhere: no two such accesses are neighbours."""
+        named = self.anywhere and any(self.anywhere.get(var) for var in free_vars(index))
+        return bool(named or scattering(index))
 
     def _source(self, buffer: Buffer) -> Buffer:
         """The buffer that a buffer is a view of."""

@@ -91,6 +91,14 @@ def test_lanes_that_look_up_a_table_are_named():
     assert broken(BufferLoad(table, [J]) + I, env(4, 5)) == {1}
 
 
+def test_lanes_at_a_rounded_float_are_named():
+    rounded = cast("int32", cast("float32", I) * 0.37)
+    assert broken(rounded + J, env(4, 5)) == {0}
+    place = Var("place")
+    assert broken(place * 8 + J, env(4, 5), {place: frozenset({0})}) == {0}
+    assert broken(place * 8 + J, env(4, 5)) == set()
+
+
 def test_lanes_that_reach_over_the_end_of_a_row_are_named():
     """J are 16 lanes, I the loop around them; rows of 14, of 16 and of 32 elements."""
     bound = {I: {0: (1, 6)}, J: {1: (1, 15)}}

@@ -222,6 +222,27 @@ def test_each_entry_of_a_table_is_loaded_lane_by_lane(lookups):
     assert found["loads"] > 4
 
 
+@pytest.mark.parametrize("place", ["A[vi, vj]", "T.floor(B[vi, vj] * T.float32(8))", "at"])
+def test_lanes_at_bound_places_are_loaded_one_by_one(place):
+    """A place that a variable names was taken for one element, the same for all lanes."""
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((64, 64), "int32"), B: T.Buffer((64, 64)), E: T.Buffer((64,)),
+         O: T.Buffer((64, 64))):
+    for i, j in T.grid(64, 64):
+        with T.block("O"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            at: T.float32 = B[vi, vj] * T.float32(8)
+            place: T.int32 = T.cast({place}, "int32")
+            next: T.int32 = T.min(place + 1, 63)
+            O[vi, vj] = E[place] + E[next] * at
+"""
+    sch = Schedule(parse(text))
+    _, lanes = sch.split(sch.get_loops("O")[1], [None, 8])
+    sch.vectorize(lanes)
+    assert machine(sch.mod)["block.gathers"] == 2.0
+
+
 CONDITIONAL = """
 @T.prim_func
 def f(A: T.Buffer((64, 64)), B: T.Buffer((64, 16)), C: T.Buffer((64, 16))):
@@ -421,6 +442,28 @@ def test_a_wait_is_as_long_as_the_operations_on_the_way():
     assert compute("A[vi + 1, vj] * B[vi, vj] + B[vi, vj]", "float32") == floats  # a multiply-add
     assert compute(f"{add} + A[vi, vj]", "float32") == pytest.approx(2 * floats, rel=0.01)
     assert floats == pytest.approx(4 * compute(add), rel=0.01)  # integers need one cycle
+
+
+def test_sums_along_one_loop_wait_at_the_same_time():
+    """Four sums beside each other: 4 cycles for a step of all, by two additions in a cycle."""
+
+    def total(sums):
+        stores = "".join(
+            f"""
+        with T.block("S{n}"):
+            v = T.axis.opaque(512, k)
+            S[{n}] = S[{n}] + A[v, {n}]"""
+            for n in range(sums)
+        )
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((512, 16)), S: T.Buffer((16,))):
+    for k in range(512):{stores}
+"""
+        return 2.0 ** machine(parse(text), work=1.0)["compute"]
+
+    assert total(4) == pytest.approx(total(1), rel=0.01)
+    assert total(16) == pytest.approx(2 * total(1), rel=0.01)
 
 
 def test_a_sum_of_integers_waits_a_quarter_as_long():
