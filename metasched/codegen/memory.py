@@ -300,8 +300,9 @@ def _load_near(e: Emitter, dtype: DType, where: Place) -> Val:
 def pointers(e: Emitter, dtype: DType, where: Place) -> Val:
     """The addresses of all lanes."""
     indices = where.indices or lane_offsets(e, where.lanes, where.stride)
-    text = f"getelementptr {memory_type(dtype)}, ptr {where.pointer.text}, {indices.typed}"
-    return e.pure(text, where.pointer.dtype, where.lanes, where.pointer, indices)
+    start, indices = where.narrow or (where.pointer, indices)
+    text = f"getelementptr {memory_type(dtype)}, ptr {start.text}, {indices.typed}"
+    return e.pure(text, start.dtype, where.lanes, start, indices)
 
 
 def _gather(e: Emitter, dtype: DType, where: Place, mask: Val | None) -> Val:

@@ -17,9 +17,12 @@ from metasched.codegen.types import memory_type, register_type
 from metasched.codegen.values import Val, literal
 from metasched.errors import BuildError
 from metasched.ir.buffer import Buffer
-from metasched.ir.dtype import INT64, DType
-from metasched.ir.expr import Add, Expr, Mul
+from metasched.ir.dtype import INT32, INT64, DType, wrap
+from metasched.ir.expr import Add, Expr, Mul, as_int
 from metasched.ir.op import Ramp
+
+_NARROW = 1 << 31
+"""The most elements of a buffer whose places fit 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Place:
     given, the offsets are runs of neighbours, of equal lengths, which begin at these numbers. If
     `near` is given, it holds all offsets, which lie close together in each register of lanes.
     `spot` names the memory of a scalar or contiguous access, and `apart` that of lanes more than
-    `SHUFFLED` elements apart. Lanes in a row or a stride apart begin `offset` elements behind
+    `SHUFFLED` elements apart. `narrow` holds a pointer and offsets from it of 32 bits, with which
+    gathers take half as long. Lanes in a row or a stride apart begin `offset` elements behind
     `origin`; `around` is how many elements before and behind strided lanes may be read.
     """
 
@@ -45,6 +49,7 @@ class Place:
     offset: int = 0
     around: tuple[int, int] = (0, 0)
     apart: Spot | None = None
+    narrow: tuple[Val, Val] | None = None
 
 
 def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
@@ -81,7 +86,8 @@ def place_of(e: Emitter, buffer: Buffer, index: Expr) -> Place:
     start = address(e, base, buffer.dtype, _sum(e, uniform), 0)
     pointer = address(e, start, buffer.dtype, None, constant)
     if varying:
-        return _gathered(e, pointer, varying, lane_step)
+        fixed = [(v, 1) for v in (_sum(e, uniform), literal(constant)) if v is not None]
+        return _gathered(e, pointer, (base, fixed), buffer, varying, lane_step)
     if explicit > 1:
         if lane_step:
             raise BuildError("a vector access inside a vectorized loop")
@@ -155,20 +161,48 @@ def address(e: Emitter, base: Val, dtype: DType, index: Val | None, constant: in
     return pointer
 
 
-def _gathered(e: Emitter, pointer: Val, varying: list[tuple[Val, int]], lane_step: int) -> Place:
-    total: Val | None = None
-    for value, factor in varying:
-        scaled = binary(e, Mul, value, e.widen(literal(factor), value.lanes))
-        total = scaled if total is None else binary(e, Add, total, scaled)
-    assert total is not None
+def _gathered(
+    e: Emitter, pointer: Val, start: tuple[Val, list[tuple[Val, int]]], buffer: Buffer,
+    varying: list[tuple[Val, int]], lane_step: int,
+) -> Place:  # fmt: skip
+    """The address of lanes at places of their own.
+
+    Args:
+        pointer: the address of the sum of all terms that do not vary.
+        start: the pointer of the buffer, and these terms.
+    """
+    total = _lane_sum(e, varying, lane_step)
+    narrow, size = None, as_int(buffer.shape[0])
+    if size is not None and size <= _NARROW and buffer.dtype.bits >= 32:
+        base, uniform = start
+        low = [(_low_bits(e, value), factor) for value, factor in (*uniform, *varying)]
+        narrow = base, _lane_sum(e, low, lane_step)
+    return Place(pointer, total.lanes, 0, total, narrow=narrow)
+
+
+def _lane_sum(e: Emitter, terms: Sequence[tuple[Val, int]], lane_step: int) -> Val:
+    """Add terms of which some differ between lanes, and `lane_step` for each lane."""
+    lanes, dtype = max(value.lanes for value, _ in terms), terms[0][0].dtype
+    total = e.widen(literal(0, dtype), lanes)
     if lane_step:
-        steps = lane_offsets(e, total.lanes, lane_step)
-        total = binary(e, Add, total, steps)
-    return Place(pointer, total.lanes, 0, total)
+        total = lane_offsets(e, lanes, lane_step, dtype)
+    for value, factor in terms:
+        by = literal(wrap(dtype, factor), dtype)
+        scaled = binary(e, Mul, value, e.widen(by, value.lanes))
+        total = binary(e, Add, total, e.widen(scaled, lanes))
+    return total
+
+
+def _low_bits(e: Emitter, value: Val) -> Val:
+    """The low 32 bits of a value."""
+    if value.const is not None:
+        return literal(wrap(INT32, int(value.const)), INT32)
+    kind = register_type(INT32, value.lanes)
+    return e.pure(f"trunc {value.typed} to {kind}", INT32, value.lanes, value)
 
 
 def lane_offsets(e: Emitter, lanes: int, stride: int = 1, dtype: DType = INT64) -> Val:
     """The vector 0, stride, 2 * stride, ..."""
     element = register_type(dtype)
-    inside = ", ".join(f"{element} {i * stride}" for i in range(lanes))
+    inside = ", ".join(f"{element} {wrap(dtype, i * stride)}" for i in range(lanes))
     return Val(f"<{inside}>", dtype, lanes, 0)

@@ -94,6 +94,44 @@ def main(A: T.Buffer((50,), "float32"), I: T.Buffer((37,), "int32"),
     agree(text, integers((50,)), index, np.zeros(37, "float32"))
 
 
+PLACES = """
+@T.prim_func
+def main(A: T.Buffer(({size},), "{kind}"), I: T.Buffer((37,), "{index}"),
+         B: T.Buffer((37,), "{kind}")):
+    for i in T.vectorized(37):
+        with T.block("B"):
+            vi = T.axis.spatial(37, i)
+            {access}
+"""
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(
+    ("index", "start", "access"),
+    [
+        ("int32", 0, "B[vi] = A[I[vi] * 3 + vi]"),
+        ("int32", -40, "B[vi] = A[I[vi] * 2 + 90]"),
+        ("int64", 3 << 33, "B[vi] = A[(I[vi] - 3 * 8589934592) * 4 + 5]"),
+        ("int64", 0, "B[vi] = A[(I[vi] * 4294967299 + vi) % 190]"),
+        ("int32", 0, "A[I[vi] * 3] = B[vi]"),
+    ],
+)
+def test_places_of_lanes_are_added_in_32_bits(kind, index, start, access) -> None:
+    text = PLACES.format(size=200, kind=kind, index=index, access=access)
+    if access[0] == "B":  # without an order in the lanes
+        assert re.search(r"getelementptr \w+, ptr %\w+, <\d+ x i32>", build(text).llvm_ir)
+    places = np.random.default_rng(0).permutation(37).astype(index) + start
+    values = integers((200,)).astype(kind)
+    agree(text, values, places, integers((37,)).astype(kind))
+
+
+def test_places_in_a_large_buffer_have_64_bits() -> None:
+    for size, narrow in ((1 << 31, True), ((1 << 31) + 1, False)):
+        text = PLACES.format(size=size, kind="float32", index="int32", access="B[vi] = A[I[vi]]")
+        found = re.search(r"getelementptr float, ptr %\w+, <\d+ x i32>", build(text).llvm_ir)
+        assert bool(found) is narrow
+
+
 def test_a_vector_loop_that_accumulates_runs_in_order() -> None:
     text = """
 @T.prim_func
