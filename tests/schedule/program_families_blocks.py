@@ -283,7 +283,13 @@ def running_values(rng: random.Random) -> str:
 
 
 BLOCKS = {
-    sums_of_products: (*["expand_reduction"] * 4, "split", "rfactor", "parallel"),
+    sums_of_products: (
+        *["expand_reduction"] * 4,
+        *["chain_sum"] * 2,
+        "split",
+        "rfactor",
+        "parallel",
+    ),
     normalisations: (*["rolling_update"] * 4, "split", "parallel", "reorder", "compute_inline"),
     running_values: (*["expand_running_value"] * 4, "fission", "expand_buffer", "reorder"),
     scans: ("split", "parallel", "reorder", *["decompose_scan"] * 3, "compute_at"),

@@ -452,7 +452,7 @@ UPDATES: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     outputs: ("decompose_outputs", "outputs_apart", "fission", "rfactor"),
     nests: ("fission", "fission", "fission", "merge", "parallel"),
     private_triangles: ("overcompute_box", "overcompute_box", "skip_unused", "tile"),
-    shifted_products: ("expand_reduction", "privatize_reduction", "tile"),
+    shifted_products: ("expand_reduction", "chain_sum", "privatize_reduction", "tile"),
     narrow: ("narrow_dtype", "narrow_dtype", "narrow_dtype", "unsafe_set_dtype widen_dtype"),
     solves: ("right_looking", "right_looking", "fission", "reorder", "parallel"),
     accumulators: ("keep_in_result", "keep_in_result", "expand_buffer", "fission", "reorder"),

@@ -225,6 +225,13 @@ CASES: dict[str, tuple[str, Callable[[Schedule], object]]] = {
         ),
         lambda s: s.expand_buffer("B", 0, s.get_loops("B")[0]),
     ),
+    "chain_sum": (
+        program(
+            nest("i:4 k:8", "C", "C[vi] = C[vi] + (A[vi, vk] * B[vk] + D[vi, vk] * E[vk])", "SR"),
+            A="4, 8", B="8", D="4, 8", E="8", C="4",
+        ),
+        lambda s: s.chain_sum("C"),
+    ),
     "expand_reduction": (
         program(
             nest("i:4 k:8", "C", "C[vi] = C[vi] + A[vi, vk] * (B[vk] - Z[vi])", "SR"),

@@ -177,6 +177,18 @@ def of_square(sch: Schedule) -> None:
 
 
 @T.prim_func
+def paired_products(
+    A: T.Buffer((4, 6), "float32"), B: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 4), "float32")
+):
+    for i, j, k in T.grid(4, 4, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + (A[vi, vk] * B[vj, vk] - B[vi, vk] * A[vj, vk])
+
+
+@T.prim_func
 def zero_points(
     A: T.Buffer((4, 6), "uint8"), B: T.Buffer((6, 5), "int8"), Z: T.Buffer((5,), "int32"),
     C: T.Buffer((4, 5), "int32"),
@@ -438,6 +450,7 @@ ROWS: dict[str, tuple[PrimFunc, Callable[[Schedule], Any]]] = {
     "enter_postproc": (elementwise, marked),
     "decompose_outputs": (two_outputs, lambda s: s.decompose_outputs("S")),
     "expand_buffer": (by_turns, lambda s: s.expand_buffer("B", 0, s.get_loops("B")[0])),
+    "chain_sum": (paired_products, lambda s: s.chain_sum("C")),
     "expand_reduction": (zero_points, lambda s: s.expand_reduction("C")),
     "expand_running_value": (
         running_mean,

@@ -366,3 +366,31 @@ def main(A: T.Buffer((13, 9), "float32"), B: T.Buffer((9, 32), "float32"),
         sch = draw(func, space, 0)
         assert sch is not None
         check_numbers(func, sch.mod, compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "update", "chains"),
+    [
+        ("float32", "{c} + (A[vi, vk] * B[vk, vj] - B[vk, vj])", True),
+        ("float32", "{c} + A[vi, vk] * B[vk, vj] - B[vk, vj]", False),
+        ("float32", "{c} + (A[vi, vk] + B[vk, vj])", False),
+        ("int32", "{c} + (A[vi, vk] * B[vk, vj] - B[vk, vj])", False),
+    ],
+)
+def test_products_that_a_tile_adds_follow_each_other(dtype, update, chains) -> None:
+    func = parse(f"""
+@T.prim_func
+def main(A: T.Buffer((16, 24), "{dtype}"), B: T.Buffer((24, 32), "{dtype}"),
+         C: T.Buffer((16, 32), "{dtype}")):
+    for i, j, k in T.grid(16, 32, 24):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.{dtype}(0)
+            C[vi, vj] = {update.format(c="C[vi, vj]")}
+""")
+    traces = SpaceGenerator((RegisterTiling(256, 16),)).generate(func, TARGET)
+    assert traces and all(("chain_sum" in str(trace)) is chains for trace in traces)
+    sch = Schedule(func, seed=0)
+    traces[0].apply(sch)
+    check_numbers(func, sch.mod, compiled=True)

@@ -16,6 +16,7 @@ from metasched.schedule.primitives.cache_index import cache_index
 from metasched.schedule.primitives.cache_inplace import cache_inplace
 from metasched.schedule.primitives.cache_update import cache_update
 from metasched.schedule.primitives.cache_values import cache_values
+from metasched.schedule.primitives.chain_sum import chain_sum
 from metasched.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from metasched.schedule.primitives.compute_location import sample_compute_location
 from metasched.schedule.primitives.copy_at import read_at, write_at
@@ -141,6 +142,7 @@ class Methods:
     expand_running_value = recorded(expand_running_value)
     keep_in_result = recorded(keep_in_result)
     expand_reduction = recorded(expand_reduction)
+    chain_sum = recorded(chain_sum)
     privatize_reduction = recorded(privatize_reduction)
     privatize_update = recorded(privatize_update)
     set_scope = recorded(set_scope)

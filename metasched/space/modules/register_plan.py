@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from metasched.analysis.access import accesses
+from metasched.analysis.reducer import match_reducer
 from metasched.analysis.scope import Child
-from metasched.ir.expr import Expr, as_int
+from metasched.errors import ScheduleError
+from metasched.ir.expr import Expr, Mul, as_int
 from metasched.ir.stmt import Block, IterKind
 from metasched.ir.visit import free_vars
 from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
+from metasched.schedule.primitives.chain_sum import terms_of
 from metasched.schedule.schedule import Schedule
 from metasched.space.modules.tensor_form import TensorForm
 from metasched.space.packing import Operand, fill_panel, woven_iters
@@ -104,6 +108,21 @@ def starter_of(sch: Schedule, block: BlockRV) -> Child | None:
 def is_stage(sch: Schedule, block: BlockRV) -> bool:
     """Whether a block sets the results of an update, and another stores them."""
     return starter_of(sch, block) is not None and epilogue_of(sch, block) is not None
+
+
+def chain_products(sch: Schedule, block: BlockRV, plan: Plan) -> None:
+    """Let a sum of floats that adds several products in vectors, in any order, add them one after
+    another: each takes one fused instruction."""
+    node = sch.get(block)
+    if plan.form is not None or plan.ordered or plan.in_place:
+        return
+    found = None if node.init is None else match_reducer(node.init, node.body)
+    if found is None or found.name != "sum" or not found.buffers[0].dtype.is_float:
+        return
+    terms = [term for term, _ in terms_of(found.rhs[0])]
+    if len(terms) > 1 and any(isinstance(term, Mul) for term in terms):
+        with suppress(ScheduleError):  # the block adds them so, or may not be changed
+            sch.chain_sum(block)
 
 
 def overcompute(

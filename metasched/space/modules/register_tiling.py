@@ -39,6 +39,7 @@ from metasched.schedule.schedule import Schedule
 from metasched.space.modules.register_plan import (
     Plan,
     Tiles,
+    chain_products,
     columns_of,
     fill,
     in_order,
@@ -133,8 +134,6 @@ class RegisterTiling:
             found += changed(sch, partial(tiled, True)) or changed(sch, partial(tiled, False))
         keep = in_place or lies_apart(sch, sch.get(block), self.vector_bits)
         return [*found, sch] if keep else found or [sch]
-
-    # -- analysis of the block ---------------------------------------------------------------------
 
     def plans(self, sch: Schedule, block: BlockRV, form: TensorForm | None = None) -> list[Plan]:
         """The ways to vectorize and pack a block; none without a contiguous store.
@@ -233,8 +232,6 @@ class RegisterTiling:
         rest = 1.0 - sum(probs)
         return [*keep, *padded], probs + [rest / len(padded) for _ in padded]
 
-    # -- the steps ---------------------------------------------------------------------------------
-
     def apply(
         self, block: BlockRV, plan: Plan, pack: Operand | None, strict: bool, sch: Schedule
     ) -> None:
@@ -245,6 +242,7 @@ class RegisterTiling:
             strict: also require what a small block may be unable to meet: enough accumulators,
                 few repeated packings, and outer tiles that divide evenly over the cores.
         """
+        chain_products(sch, block, plan)
         finish = None if plan.in_place else epilogue(sch, block)
         start = starter_of(sch, block) if plan.ordered and not plan.in_place else None
         first = None if start is None else sch.get_block(start.block.name)
