@@ -66,7 +66,8 @@ def _tile_loops(body: Stmt, buffer: Buffer) -> set[Var] | None:
             chosen.add(loop.var)
         elif loop.kind is ForKind.PARALLEL:
             return None
-    if any(_places(index, loops) > _MAX_PLACES for index in indices):
+    size = as_int(buffer.shape[0]) or 0
+    if any(_places(index, loops, size) > _MAX_PLACES for index in indices):
         return None
     if any(_steps(loops[v], chosen) > _MAX_STEPS for v in chosen):
         return None
@@ -75,10 +76,13 @@ def _tile_loops(body: Stmt, buffer: Buffer) -> set[Var] | None:
     return chosen
 
 
-def _places(index: Expr, loops: Mapping[Expr, For]) -> int:
-    """The scalars or vectors that an access touches after unrolling the loops in its index."""
+def _places(index: Expr, loops: Mapping[Expr, For], size: int) -> int:
+    """The scalars or vectors that an access to `size` elements touches after unrolling the loops in
+    its index: neighbouring windows touch the same ones."""
     around = [loops[v] for v in free_vars(index) if v in loops]
-    return prod(as_int(n.extent) or 1 for n in around if n.kind is not ForKind.VECTORIZED)
+    lanes = prod(as_int(n.extent) or 1 for n in around if n.kind is ForKind.VECTORIZED)
+    steps = prod(as_int(n.extent) or 1 for n in around if n.kind is not ForKind.VECTORIZED)
+    return min(steps, -(-size // lanes))
 
 
 def _steps(stmt: Stmt, chosen: set[Var]) -> int:
