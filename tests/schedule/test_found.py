@@ -747,3 +747,23 @@ def test_a_reader_of_other_elements_reads_no_new_buffer() -> None:
         sch, lambda: sch.cache_write("c", 0, "global", ["a"]), "not-a-consumer",
         "a reads no element of C that c writes",
     )  # fmt: skip
+
+
+@T.prim_func
+def between_what_is_written(
+    A: T.Buffer((10,), "int32"), C: T.Buffer((31,), "int32"), D: T.Buffer((10,), "int32")
+):
+    for i in range(10):
+        with T.block("c"):
+            vi = T.axis.spatial(10, i)
+            C[vi * 3] = A[vi]
+        with T.block("d"):
+            vi = T.axis.spatial(10, i)
+            D[vi] = C[vi * 3 + 1] + C[vi * 3 + 2]
+
+
+def test_a_reader_between_the_written_elements_reads_what_it_read_before() -> None:
+    """The iterator of the copy takes all indices, so it may seem to write what `d` reads."""
+    sch = Schedule(between_what_is_written, check=True)
+    sch.cache_write("c", 0, "global")
+    check_transform(between_what_is_written, sch)

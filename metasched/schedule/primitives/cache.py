@@ -171,7 +171,7 @@ def cache_write(
     plan = CachePlan.of(state, realize, buffer, storage_scope, region, outer, bounds)
     _require_held(state, plan, direct)
     _require_written(state, scope, buffer, direct)
-    kept = _covered_now(state, scope, readers, direct)
+    kept = _covered_now(state, scope, buffer, readers, direct)
     cache, copy = plan.cache, plan.copy(state, into_cache=False)
     edits = [edit.wrap(realize, lambda s: plan.redirect(s, stores=True))]
     edits += [edit.wrap(c.realize, lambda s: plan.redirect(s, stores=False)) for c in direct]
@@ -189,8 +189,7 @@ def _require_written(state: State, scope: Scope, buffer: Buffer, direct: Sequenc
     """The direct readers read what a block of the scope writes: the new buffer holds nothing else,
     where the old buffer may hold values from before the call."""
     for child in direct:
-        edges = scope.incoming(child.token)
-        if not any(e.kind is EdgeKind.RAW and e.buffer is buffer for e in edges):
+        if not _reads_written(scope, child, buffer):
             raise state.error(
                 "not-a-consumer", f"{child.block.name} reads no element of {buffer.name} that "
                 f"{scope.writers(buffer)[0].block.name} writes", child.realize,
@@ -198,17 +197,29 @@ def _require_written(state: State, scope: Scope, buffer: Buffer, direct: Sequenc
 
 
 def _covered_now(
-    state: State, scope: Scope, readers: Sequence[Child], direct: Sequence[Child]
+    state: State, scope: Scope, buffer: Buffer, readers: Sequence[Child], direct: Sequence[Child]
 ) -> list[BlockToken]:
     """The readers that must read only written elements after the edit: the `direct` readers of the
-    cache, and readers with region cover before the edit. Any other reader reads what the buffer
-    held when the function was called.
+    cache, and readers with region cover before the edit.
+
+    Any other reader reads what the buffer held when the function was called. So does a reader that
+    no block of the scope writes for: the copy writes no other elements than the block did, since
+    the block writes all that the copy reads.
     """
     if state.skip_legality_checks:
         return []
     mine = {c.token for c in direct}
-    tokens = [c.token for c in readers]
-    return [t for t in tokens if t in mine or region_cover(scope, t) is None]
+    return [
+        c.token for c in readers
+        if c.token in mine
+        or (_reads_written(scope, c, buffer) and region_cover(scope, c.token) is None)
+    ]  # fmt: skip
+
+
+def _reads_written(scope: Scope, child: Child, buffer: Buffer) -> bool:
+    """Whether a child may read an element of a buffer that a block before it writes."""
+    edges = scope.incoming(child.token)
+    return any(e.kind is EdgeKind.RAW and e.buffer is buffer for e in edges)
 
 
 def cache_buffer(state: State, buffer: Buffer, scope: str, shape: tuple[Expr, ...] = ()) -> Buffer:
