@@ -31,6 +31,16 @@ def plain(*rest: Any) -> Ways:
     return ways
 
 
+def plain_or(*rest: Any) -> Ways:
+    """The target alone, and the target with the constants `rest`."""
+
+    def ways(state: State, rv: Any) -> Calls:
+        yield (rv,)
+        yield (rv, *rest)
+
+    return ways
+
+
 def with_intrinsics(state: State, rv: Any) -> Calls:
     """The target with each registered intrinsic."""
     yield from ((rv, name) for name in TensorIntrin.names())

@@ -6,17 +6,26 @@ from metasched.analysis.producers import self_contained
 from metasched.analysis.scope import Scope
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import TRUE
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, fact
-from metasched.ir.visit import blocks_of, reads_memory, walk_stmts
+from metasched.ir.stmt import Block, BlockRealize, For, fact
+from metasched.ir.visit import blocks_of, walk_stmts
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.primitives.enclose import stores_outside
+from metasched.schedule.primitives.own_rows import named_by_memory, rows_outside
 from metasched.schedule.primitives.unblockize import obstacle
 from metasched.schedule.schedule import Schedule
 
 
-def enclose_statements(sch: Schedule, block: BlockRV) -> None:
-    """Put the statements that stand outside of blocks in `block` into blocks of their own."""
-    if stores_outside(sch.state.block(block).block.body):
+def enclose_statements(sch: Schedule, block: BlockRV, *, own_memory: bool = False) -> None:
+    """Put the statements that stand outside of blocks in `block` into blocks of their own.
+
+    With `own_memory`, rows with a stack or a queue of their own stay whole.
+    """
+    body = sch.state.block(block).block.body
+    if not stores_outside(body):
+        return
+    if own_memory and rows_outside(body):
+        sch.enclose(block, own_memory=True)
+    else:
         sch.enclose(block)
 
 
@@ -41,7 +50,7 @@ def divide_blocks(sch: Schedule, block: BlockRV) -> None:
         realize = sch.state.block(child)
         if _holds_loops(realize) and not _shares(sch, block, child, realize):
             sch.unblockize(child)
-    enclose_statements(sch, block)
+    enclose_statements(sch, block, own_memory=True)
 
 
 def _shares(sch: Schedule, block: BlockRV, child: BlockRV, realize: BlockRealize) -> bool:
@@ -60,9 +69,7 @@ def _shares(sch: Schedule, block: BlockRV, child: BlockRV, realize: BlockRealize
 @fact
 def _named_by_memory(block: Block) -> list[Buffer]:
     """The buffers of a block's own that it stores to where memory says."""
-    stores = [s for s in walk_stmts(block.body) if isinstance(s, BufferStore)]
-    named = {s.buffer for s in stores if any(map(reads_memory, s.indices))}
-    return [b for b in block.alloc_buffers if b in named]
+    return [b for b in block.alloc_buffers if named_by_memory(block.body, b)]
 
 
 def _holds_loops(realize: BlockRealize) -> bool:

@@ -42,7 +42,8 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
     "kind",
     ["several_outputs", "triangles", "stencil_chains", "indexed", "plain_loops", "plain_idioms",
      "ordered_sums", "centred_rows", "ordered_triangles", "row_machines",
-     "scattered_windows", "gathered_windows", "few_iterations", "own_memory"],
+     "scattered_windows", "gathered_windows", "few_iterations", "own_memory",
+     "memory_loops"],
 )  # fmt: skip
 def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> None:
     tally = Tally()

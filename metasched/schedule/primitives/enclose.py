@@ -54,10 +54,10 @@ from metasched.ir.visit import (
 from metasched.schedule import edit, ways
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.own_rows import IN_TURN_OR_APART, rows_outside
 from metasched.schedule.state import State
 
 _STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt)
-_IN_TURN_OR_APART = (ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL)
 _AROUND = (Allocate, SeqStmt, For, IfThenElse, LetStmt)
 _CHEAP = {
     *("floor", "ceil", "round", "nearbyint", "trunc", "abs", "if_then_else", "likely", "popcount"),
@@ -66,8 +66,8 @@ _CHEAP = {
 """Functions that are one operation on bits, a rounding or a choice."""
 
 
-@primitive(of_block=ways.plain())
-def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
+@primitive(of_block=ways.plain_or(True))
+def enclose(state: State, block: BlockRV | str, own_memory: bool = False) -> list[BlockRV]:
     """Put each statement that stands in `block` outside of blocks into a block of its own.
 
     Stores that fill memory together, as `B[2 * i]` and `B[2 * i + 1]`, share a block. Loops stay
@@ -86,8 +86,11 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
 
     Each new block has the name of a buffer that it writes. Memory of constant size that is
     allocated between loops becomes a buffer of `block`, but not below vectors; below a parallel
-    loop only if each iteration is proved to read what it wrote before. Statements that leave a
-    loop around them, or call foreign code, stay as they are, in order. Returns the new blocks.
+    loop only if each iteration is proved to read what it wrote before. With `own_memory`, each
+    iteration of a loop keeps memory that it allocates and stores to at places that memory names,
+    such as a stack or a queue, where this is not proved: one block holds all that the iteration
+    does. Statements that leave a loop around them, or call foreign code, stay as they are, in
+    order. Returns the new blocks.
 
     requires  a store outside of the blocks inside `block`, and no pointers in its statement
     rewrite   for i in range(8): B[i] = A[i]
@@ -96,17 +99,36 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     """
     assert isinstance(block, BlockRV)
     realize = state.block(block)
-    liberties = state.func_of(realize)[1].liberties
-    steps = _with_memory(state, _narrowed(without_continue(realize.block.body)))
-    apart = _with_updates(steps, Updates({}, liberties))
-    whole = _with_groups(apart)
-    made = _blocks_outside(whole)
+    body, rows = without_continue(realize.block.body), frozenset[BlockToken]()
+    if own_memory:
+        body, rows = _with_rows(state, realize, body)
+    whole, made = _parted(state, body, realize, rows)
     if not made:
         raise state.error(
             "nothing-outside",
             f"all stores of {realize.block.name} stand in blocks, use pointers or foreign code",
             realize,
         )
+    new, named = _enclosed(state, realize, whole, made)
+    state.commit(edit.replace(realize, evolve(realize, block=new)))
+    return [state.new_block(one.token) for one in named]
+
+
+def _parted(
+    state: State, body: Stmt, realize: BlockRealize, rows: Collection[BlockToken] = ()
+) -> tuple[Stmt, dict[Stmt, Block]]:
+    """The statements of a block in parts, and the blocks around these parts (see `_with_rows`)."""
+    steps = _with_memory(state, _narrowed(body))
+    apart = _with_updates(steps, Updates({}, state.func_of(realize)[1].liberties))
+    whole = _with_groups(apart)
+    return whole, _blocks_outside(whole, rows)
+
+
+def _enclosed(
+    state: State, realize: BlockRealize, whole: Stmt, made: dict[Stmt, Block]
+) -> tuple[Block, list[Block]]:
+    """A block with its statements in blocks, and these blocks."""
+    liberties = state.func_of(realize)[1].liberties
     named = _named(state, list(made.values()))
     blocks = dict(zip(made, named, strict=True))
 
@@ -124,9 +146,36 @@ def enclose(state: State, block: BlockRV | str) -> list[BlockRV]:
     between = _allocated(whole, made)
     new = around([*between])
     kept = [buffer for buffer, apart in between.items() if not apart or _is_private(buffer, new)]
-    new = new if len(kept) == len(between) else around(kept)
-    state.commit(edit.replace(realize, evolve(realize, block=new)))
-    return [state.new_block(one.token) for one in named]
+    return (new if len(kept) == len(between) else around(kept)), named
+
+
+def _with_rows(
+    state: State, realize: BlockRealize, body: Stmt
+) -> tuple[Stmt, frozenset[BlockToken]]:
+    """The statements, where a block holds all that an iteration does if the iterations would share
+    its memory otherwise; and the tokens of these blocks."""
+    rows = rows_outside(body)
+    whole, made = _parted(state, body, realize)
+    if not rows or not made:
+        return body, frozenset()
+    shared, _ = _enclosed(state, realize, whole, made)
+    scope = Scope.of(shared)
+    loops = {n.var: n for c in scope.realizes for n in c.loops}
+    tokens: list[BlockToken] = []
+
+    def apart(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, BlockRealize):
+            return stmt
+        if isinstance(stmt, For) and stmt.var in loops:
+            own = [b for b in rows.get(stmt.var, ()) if b in shared.alloc_buffers]
+            private = all(self_contained(b, scope, loops[stmt.var]) for b in own)
+            block = None if private else _block_around(stmt.body)
+            if block is not None:
+                tokens.append(block.token)
+                return evolve(stmt, body=BlockRealize((), TRUE, block))
+        return stmt.rebuild([apart(part) for part in stmt.stmts], stmt.exprs)
+
+    return apart(body), frozenset(tokens)
 
 
 def _narrowed(stmt: Stmt) -> Stmt:
@@ -158,7 +207,7 @@ def _with_memory(state: State, stmt: Stmt) -> Stmt:
     """
     if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
         return stmt
-    if isinstance(stmt, For) and stmt.kind not in _IN_TURN_OR_APART:
+    if isinstance(stmt, For) and stmt.kind not in IN_TURN_OR_APART:
         return stmt
     parts = [_with_memory(state, part) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
@@ -215,26 +264,26 @@ def stores_outside(body: Stmt) -> bool:
     return bool(_blocks_outside(without_continue(body)))
 
 
-def _blocks_outside(body: Stmt) -> dict[Stmt, Block]:
+def _blocks_outside(body: Stmt, rows: Collection[BlockToken] = ()) -> dict[Stmt, Block]:
     """The blocks around statements, by statement; none for statements that use pointers."""
     made: dict[Stmt, Block] = {}
-    for stmt in _stores_outside(body):
-        try:
-            made[stmt] = declared(_bare(stmt))
-        except MetaschedError:  # no region is known
-            continue
+    for stmt in _stores_outside(body, rows):
+        block = stmt.block if isinstance(stmt, BlockRealize) else _block_around(stmt)
+        if block is not None:
+            made[stmt] = block
     return made
 
 
-def _stores_outside(stmt: Stmt) -> list[Stmt]:
-    """The largest statements that hold stores, but no loops and blocks, in program order."""
+def _stores_outside(stmt: Stmt, rows: Collection[BlockToken]) -> list[Stmt]:
+    """The largest statements that hold stores, but no loops and blocks, in program order; and the
+    blocks of rows."""
     if isinstance(stmt, BlockRealize):
-        return []
+        return [stmt] if stmt.block.token in rows else []
     if _single(stmt) and _straight(stmt):
         return [stmt] if any(isinstance(s, BufferStore) for s in walk_stmts(stmt)) else []
     if not isinstance(stmt, _AROUND):
         return []
-    return [found for part in stmt.stmts for found in _stores_outside(part)]
+    return [found for part in stmt.stmts for found in _stores_outside(part, rows)]
 
 
 def _single(stmt: Stmt) -> bool:
@@ -310,11 +359,15 @@ def _place(store: BufferStore) -> Linear | None:
     return place
 
 
-def _bare(stmt: Stmt) -> Block:
-    """A block around a statement; memory allocated in the statement becomes the block's own."""
+def _block_around(stmt: Stmt) -> Block | None:
+    """A block around a statement; memory allocated in the statement becomes the block's own. None
+    for a statement that uses pointers: no region is known."""
     buffers = [s.buffer for s in walk_stmts(stmt) if isinstance(s, Allocate)]
     inside = transform(stmt, lambda s: s.body if isinstance(s, Allocate) else None)
-    return Block("", (), (), (), inside, alloc_buffers=tuple(buffers))
+    try:
+        return declared(Block("", (), (), (), inside, alloc_buffers=tuple(buffers)))
+    except MetaschedError:
+        return None
 
 
 def _with_reductions(body: Stmt, tokens: Collection[BlockToken], reassociated: bool) -> Stmt:
@@ -368,7 +421,7 @@ def _allocated(stmt: Stmt, made: Collection[Stmt]) -> dict[Buffer, bool]:
     """
     if stmt in made or isinstance(stmt, (BlockRealize, While)):
         return {}
-    if isinstance(stmt, For) and stmt.kind not in _IN_TURN_OR_APART:
+    if isinstance(stmt, For) and stmt.kind not in IN_TURN_OR_APART:
         return {}
     apart = isinstance(stmt, For) and stmt.kind is ForKind.PARALLEL
     found: dict[Buffer, bool] = {}
