@@ -70,17 +70,17 @@ FLOORS: list[tuple[str, int, str]] = [
         "legal repeated schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout "
         "analysis",
     ),
-    ("lower", 5030, "passes.* packing table cpu pipeline"),
+    ("lower", 5145, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        6640,
+        6725,
         "types signature values known_memory windows module emit exchange runs small_floats "
         "arithmetic "
         "in_memory interleaved columns overlaps places memory tiles intrinsics vectormath.* branch "
         "ops fold division clamped_cast expressions "
-        "barrier parallel team transpose scan chunks reductions ordered_sums compaction copies "
-        "shifted ahead rare squares separate_steps side_by_side loops statements parameters "
-        "function elf compile openmp load peak",
+        "barrier parallel team transpose scan chunks reductions ordered_sums row_vectors "
+        "compaction copies shifted ahead rare squares separate_steps side_by_side loops statements "
+        "parameters function elf compile openmp load peak",
     ),
     (
         "runtime",

@@ -18,6 +18,7 @@ from metasched.codegen.overlaps import windows_of
 from metasched.codegen.parallel import emit_parallel
 from metasched.codegen.rare import emit_rare
 from metasched.codegen.reductions import emit_reduction
+from metasched.codegen.row_vectors import emit_row
 from metasched.codegen.scan import emit_scan
 from metasched.codegen.separate_steps import separate_step, shares_too_much
 from metasched.codegen.shifted import emit_shifted
@@ -122,6 +123,7 @@ _IN_CHUNKS = (
     emit_shifted,
     emit_ahead,
     emit_rare,
+    emit_row,
     emit_reduction,
     emit_ordered_sums,
 )

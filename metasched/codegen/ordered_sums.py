@@ -74,15 +74,11 @@ def _emit_all(
     slots: dict[int, str] = {}
     for n, one in enumerate(found):
         if not _guarded(one.value):  # the first iteration adds
-            slots[n] = slot = e.fresh("sum")
-            e.allocas.append(f"{slot} = alloca {register_type(one.store.buffer.dtype, 1)}")
-            e.line(f"store {e.value(one.element).typed}, ptr {slot}")
+            slots[n] = start(e, one)
 
     def vector(base: Val, mask: Val | None) -> None:
         values = values_in_lanes(e, node, found, lanes, base, mask)
-        if mask is not None:
-            zero = e.widen(literal(-0.0, found[0].store.buffer.dtype), lanes)
-            values = [select(e, mask, value, zero) for value in values]
+        values = [_or_nothing(e, value, mask) for value in values]
         for n, (one, value) in enumerate(zip(found, values, strict=True)):
             if n in slots:
                 _add_at(e, slots[n], value)
@@ -91,11 +87,35 @@ def _emit_all(
 
     emit_all_in_vectors(e, node, extent, lanes, vector, serial_loop)
     for n, slot in slots.items():
-        last = found[n].store
-        result = e.inline(
-            f"load {register_type(last.buffer.dtype, 1)}, ptr {slot}", last.buffer.dtype, 1
-        )
-        store(e, last.buffer, last.indices[0], result, None)
+        finish(e, found[n], slot)
+
+
+def start(e: Emitter, one: Reduction) -> str:
+    """Copy the element of a sum to a place of the stack, which LLVM keeps in a register."""
+    slot = e.fresh("sum")
+    e.allocas.append(f"{slot} = alloca {register_type(one.store.buffer.dtype, 1)}")
+    e.line(f"store {e.value(one.element).typed}, ptr {slot}")
+    return slot
+
+
+def finish(e: Emitter, one: Reduction, slot: str) -> None:
+    """Store a sum from its place of the stack."""
+    last = one.store
+    kind = register_type(last.buffer.dtype, 1)
+    result = e.inline(f"load {kind}, ptr {slot}", last.buffer.dtype, 1)
+    store(e, last.buffer, last.indices[0], result, None)
+
+
+def _or_nothing(e: Emitter, value: Val, mask: Val | None) -> Val:
+    """A vector with -0.0 in the lanes where a mask does not hold."""
+    if mask is None:
+        return value
+    return select(e, mask, value, e.widen(literal(-0.0, value.dtype), value.lanes))
+
+
+def add_lanes(e: Emitter, slot: str, value: Val, mask: Val | None) -> None:
+    """Add the lanes of a vector, where a mask holds, to the sum at a place of the stack."""
+    _add_at(e, slot, _or_nothing(e, value, mask))
 
 
 def _add_at(e: Emitter, slot: str, value: Val) -> None:

@@ -89,7 +89,7 @@ def emit_reduction(
     if not plain(found.value):
         return False
     known = None if extent.const is None else int(extent.const)
-    if found.kind is Add and (known is not None or not _any_order(e, found)):
+    if found.kind is Add and (known is not None or not any_order(e, found)):
         return False
     lanes = e.module.vector_bits // found.store.buffer.dtype.bits
     if lanes < 2 or (known is not None and known < lanes):
@@ -102,7 +102,7 @@ def emit_reduction(
     return True
 
 
-def _any_order(e: Emitter, found: Reduction) -> bool:
+def any_order(e: Emitter, found: Reduction) -> bool:
     return not found.store.buffer.dtype.is_float or "reassoc" in e.liberties
 
 
@@ -137,20 +137,20 @@ def _emit_some(
     serial_loop: SerialLoop,
 ) -> None:  # fmt: skip
     """Emit vectors, at least one, and combine their lanes with the element."""
-    slot, dtype = _results(e, found, lanes), found.store.buffer.dtype
+    slot, dtype = results(e, found, lanes), found.store.buffer.dtype
 
     def vector(base: Val) -> None:
         e.lane = Lane(node.var, base, lanes)
         value = e.widen(e.value(found.value), lanes)
         e.lane = None
-        results = e.inline(f"load {register_type(dtype, lanes)}, ptr {slot}", dtype, lanes)
-        e.line(f"store {binary(e, found.kind, results, value).typed}, ptr {slot}")
+        before = e.inline(f"load {register_type(dtype, lanes)}, ptr {slot}", dtype, lanes)
+        e.line(f"store {binary(e, found.kind, before, value).typed}, ptr {slot}")
 
     loop_over_chunks(e, node, vectors, lanes, vector, serial_loop)
-    _combine(e, found, lanes, slot)
+    combine(e, found, lanes, slot)
 
 
-def _results(e: Emitter, found: Reduction, lanes: int) -> str:
+def results(e: Emitter, found: Reduction, lanes: int) -> str:
     """Start the results of the lanes; returns their place, which LLVM keeps in registers."""
     dtype, slot = found.store.buffer.dtype, e.fresh("results")
     e.allocas.append(f"{slot} = alloca {register_type(dtype, lanes)}")
@@ -159,7 +159,7 @@ def _results(e: Emitter, found: Reduction, lanes: int) -> str:
     return slot
 
 
-def _combine(e: Emitter, found: Reduction, lanes: int, slot: str) -> None:
+def combine(e: Emitter, found: Reduction, lanes: int, slot: str) -> None:
     """Combine the results of all lanes with the element."""
     dtype = found.store.buffer.dtype
     lane_results = e.inline(f"load {register_type(dtype, lanes)}, ptr {slot}", dtype, lanes)
@@ -179,7 +179,7 @@ def _emit_together(
     least, sums = lanes // 2, [r for r in found if r.kind is Add]
     if lanes < 4 or extent.const is not None or not all(plain(r.value) for r in found):
         return False
-    if not all(_any_order(e, r) for r in sums):
+    if not all(any_order(e, r) for r in sums):
         return False
     if not any(is_gathered(load) for r in found for load in loads_of(r.value)):
         lanes *= max(1, REGISTERS // len(found))
@@ -192,7 +192,7 @@ def _emit_all(
     e: Emitter, node: For, found: list[Reduction], lanes: int, extent: Val, serial_loop: SerialLoop
 ) -> None:
     """Emit all iterations as vectors, and combine the lanes of each result with its element."""
-    slots = [_results(e, one, lanes) for one in found]
+    slots = [results(e, one, lanes) for one in found]
 
     def vector(base: Val, mask: Val | None) -> None:
         values = values_in_lanes(e, node, found, lanes, base, mask)
@@ -206,7 +206,7 @@ def _emit_all(
 
     emit_all_in_vectors(e, node, extent, lanes, vector, serial_loop)
     for one, slot in zip(found, slots, strict=True):
-        _combine(e, one, lanes, slot)
+        combine(e, one, lanes, slot)
 
 
 def values_in_lanes(

@@ -72,19 +72,21 @@ TRIANGLE = """
 def main(A: T.Buffer((9,), "int32"), B: T.Buffer((9, 9), "int32")):
     for i in range(9):
         for j in range({extent}):
-            B[i, j] = A[j] + 1
+            B[{at}] = A[j] + 1
 """
 
 
+@pytest.mark.parametrize(("at", "copies"), [("i, j", 1), ("j, i", COPIES)], ids=["row", "column"])
 @pytest.mark.parametrize("extent", ["4 - i", "A[i]", "7 - 2 * i"])
-def test_a_loop_whose_extent_is_negative_does_not_run(extent):
-    text = TRIANGLE.format(extent=extent)
-    assert stores(text) == COPIES
+def test_a_loop_whose_extent_is_negative_does_not_run(extent, at, copies):
+    """Code generation runs a row in vectors; a column has copies."""
+    text = TRIANGLE.format(extent=extent, at=at)
+    assert stores(text) == copies
     a, b = np.array([-9, -5, -1, 0, 4, 7, 9, -3, -2], np.int32), np.full((9, 9), -1, np.int32)
     ends = [eval(extent, {"A": a, "i": i}) for i in range(9)]
     rows = np.where(np.arange(9) < np.array(ends)[:, None], a + 1, -1)
     assert call(build(text), a, b) == 0
-    assert b.tolist() == rows.tolist()
+    assert (b if copies == 1 else b.T).tolist() == rows.tolist()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ bytes of a word. The copies know what depends on its variable alone: shifts, quo
 and tests of borders, such as the minors A[(i + 1) % 3] of a 3 x 3 matrix.
 
 A processor takes a branch every two cycles at best, as long as a lookup in a table. Loops in
-vectors stay as they are. Sums, scans and loops that read what they store are left to code
-generation (`codegen.copies`), which knows other forms of some of them.
+vectors stay as they are, as do loops along rows, which code generation runs in vectors. Sums, scans
+and loops that read what they store are left to code generation (`codegen.copies`), which knows
+other forms of some of them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from metasched.ir.visit import (
     substitute,
     walk_stmts,
 )
+from metasched.lower.passes.row_loops import row_loop
 
 COPIES = 4
 """The iterations between two tests."""
@@ -105,7 +107,7 @@ def _is_short(loop: For) -> bool:
     stores = [s for s in inner if isinstance(s, BufferStore)]
     if not is_short(loop) or any(loop.var not in free_vars(s.indices[0]) for s in stores):
         return False
-    return not reads_what_it_stores(loop)
+    return not reads_what_it_stores(loop) and row_loop(loop) is None
 
 
 def is_short(loop: For) -> bool:
