@@ -35,7 +35,7 @@ from metasched.lower.passes.even_lanes import counts_together
 from metasched.lower.passes.turned_rows import MOST_BYTES, row_span
 from metasched.schedule.handles import BlockRV, ExprRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.loop_kinds import child_of, undo_to
+from metasched.space.loop_kinds import child_of, run_along, undo_to
 from metasched.space.own_loops import has_own_loops, suits_lanes
 from metasched.space.strides import (
     arithmetic,
@@ -239,7 +239,8 @@ def _own_lanes(scope: Scope, child: Child, inside: Sequence[For]) -> int:
     alone = written.isdisjoint(a.buffer for a in accesses(child.block) if not a.is_write)
     if not alone and carried_dependence(last, scope) is not None:
         return 1
-    return min(TURNED, as_int(last.extent) or TURNED)
+    count, along = run_along(child, inside, TURNED)
+    return min(TURNED, along if count > 1 else as_int(last.extent) or TURNED)
 
 
 def _adds_up(child: Child, loop: For) -> bool:

@@ -18,7 +18,7 @@ from metasched.analysis.sequence import distribution_order
 from metasched.arith.affine import interval
 from metasched.arith.bounds import Interval
 from metasched.errors import ScheduleError
-from metasched.ir.expr import TRUE, Expr, Select, Var, as_int
+from metasched.ir.expr import Expr, Select, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import (
     BlockRealize,
@@ -26,11 +26,12 @@ from metasched.ir.stmt import (
     For,
     ForKind,
     IterKind,
+    LetStmt,
     SeqStmt,
     Stmt,
     fact,
 )
-from metasched.ir.visit import free_vars, reads_memory, walk
+from metasched.ir.visit import free_vars, reads_memory, substitute, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.strides import contiguous, walking
@@ -182,7 +183,7 @@ def _vectorize_run(
     sch: Schedule, block: BlockRV, child: Child, loops: Sequence[For], width: int
 ) -> bool:
     """Fuse the innermost loops that run along contiguous memory, where the last alone is short."""
-    count, extent = _run(child, loops, width)
+    count, extent = run_along(child, loops, width)
     if count < 2:
         return False
     before = len(sch.trace)
@@ -197,12 +198,11 @@ def _vectorize_run(
         return False
 
 
-def _run(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
-    """How many of the innermost loops run along contiguous memory, and the length of the run.
-
-    The count ends when the run has `width` elements.
-    """
-    if not loops or _lanes(child, loops[-1], width) < 2 or _tests(child):
+def run_along(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
+    """How many of the innermost loops run along contiguous memory, and the length of the run, which
+    ends with `width` elements."""
+    tested = _tested(child)
+    if not loops or _lanes(child, loops[-1], width) < 2 or loops[-1].var in tested:
         return 0, 1
     extent, moves = as_int(loops[-1].extent) or 1, strides(child, loops[-1])
     count = 1
@@ -210,7 +210,8 @@ def _run(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
         size = as_int(outer.extent)
         if extent >= width or size is None or outer.kind is not ForKind.SERIAL:
             break
-        if outer.annotations or loop_iter_kind(outer, (child,)) is not IterKind.SPATIAL:
+        spatial = loop_iter_kind(outer, (child,)) is IterKind.SPATIAL
+        if outer.annotations or not spatial or outer.var in tested:
             break
         further = strides(child, outer)
         if any(a is None or b != a * extent for (_, a), (_, b) in zip(moves, further, strict=True)):
@@ -219,11 +220,15 @@ def _run(child: Child, loops: Sequence[For], width: int) -> tuple[int, int]:
     return count, extent
 
 
-def _tests(child: Child) -> bool:
-    """Whether a vectorized block would compute a condition in each lane."""
-    found = (x for x in walk(child.block.body) if isinstance(x, (Call, Select)))
-    choices = any(isinstance(x, Select) or x.op.name == "if_then_else" for x in found)
-    return choices or child.realize.predicate is not TRUE
+def _tested(child: Child) -> frozenset[Var]:
+    """The loops that decide a condition, which vectors along them would compute in each lane."""
+    parts = list(walk(child.block.body))
+    calls = (x for x in parts if isinstance(x, Call) and x.op.name == "if_then_else")
+    choices = [x.children[0] for x in (*calls, *(x for x in parts if isinstance(x, Select)))]
+    if choices and any(isinstance(x, LetStmt) for x in parts):  # which the choices may use
+        return frozenset(loop.var for loop in child.loops)
+    tests = [substitute(test, child.realize.bindings) for test in choices]
+    return frozenset[Var]().union(*map(free_vars, (child.realize.predicate, *tests)))
 
 
 def _lanes(

@@ -517,3 +517,31 @@ def f(A: T.Buffer((3000,), "float64"), B: T.Buffer((3000,), "float64")):
     sch = Schedule(func)
     default_trace(func, TARGET).apply(sch)
     assert [sch.get(loop).kind for loop in sch.get_loops("B")] == [kind, ForKind.VECTORIZED]
+
+
+BORDER = """
+@T.prim_func
+def main(X: T.Buffer((20, 16, 4, 4), "float32"), P: T.Buffer((22, 16, 4, 4), "float32")):
+    for i, c, x, y in T.grid(22, 16, 4, 4):
+        with T.block("pad"):
+            vi, vc, vx, vy = T.axis.remap("SSSS", [i, c, x, y])
+            P[vi, vc, vx, vy] = T.if_then_else({test}, X[vi - 1, vc, vx, vy], T.float32(0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "loops"),
+    [("1 <= vi and vi < 21", 3), ("1 <= vi and vi + vx < 21", 4)],
+)
+def test_short_loops_that_decide_no_condition_run_as_one(test, loops):
+    """A border of a capsule convolution ran in vectors of 4, or in lanes 256 elements apart."""
+    func = parse(BORDER.format(test=test))
+    sch = Schedule(func)
+    block = sch.get_block("pad")
+    child = sch.state.scope(sch.state.block(block)).realizes[0]
+    assert vectorize_leaf(sch, block, child, 16)
+    extents = [int(sch.get(loop).extent) for loop in sch.get_loops(block)]
+    assert len(extents) == loops and extents[-1] == (16 if loops == 3 else 4)
+    check_numbers(func, sch.mod, compiled=True)
+    traces = SpaceGenerator(default_modules(TARGET)).generate(func, TARGET)
+    assert loops == 4 or all("turned_rows" not in str(trace) for trace in traces)
