@@ -64,7 +64,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ),
     (
         "schedule",
-        16140,
+        16270,
         "edit handles rng domain numbers selfcheck advice content state checks rebind "
         "foreign_order instruction constraint codec tvm_trace trace intrinsics ways primitives.* "
         "legal repeated schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout "

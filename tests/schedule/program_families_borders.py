@@ -215,6 +215,27 @@ def shared_roots(rng: random.Random) -> str:
     return text + f"            C[vi, vj] = C[vi, vj] + {' * '.join(factors)}\n"
 
 
+def roots_in_chunks(rng: random.Random) -> str:
+    """As `shared_roots`, in the chunks of a loop that other statements share; some change a root,
+    and the terms of some sums end at the row."""
+    chunks, rows, columns, taps = (rng.randint(1, 4) for _ in range(4))
+    sizes = {"A": (chunks, rows, taps), "B": (taps, columns), "R": (chunks,), "C": (rows, columns)}
+    params = [f"{n}: T.Buffer(({', '.join(map(str, s))},), 'float32')" for n, s in sizes.items()]
+    terms = [f"T.sqrt({t} * {t})" if rng.random() < 0.6 else t
+             for t in rng.sample(["A[vc, vi, vk]", "R[vc]", "B[vk, vj]"], 3)]  # fmt: skip
+    text = f"@T.prim_func\ndef f({', '.join(params)}):\n    for c in range({chunks}):\n"
+    text += f"        for i, j in T.grid({rows}, {columns}):\n"
+    if rng.random() < 0.5:
+        text += "            C[i, j] = C[i, j] - T.float32(1)\n"
+    text += f"            for k in range({rng.choice([str(taps), f'T.min(i + 1, {taps})'])}):\n"
+    text += "                with T.block('C'):\n"
+    text += "                    vc, vi, vj, vk = T.axis.remap('SSSR', [c, i, j, k])\n"
+    text += f"                    C[vi, vj] = C[vi, vj] + {' * '.join(terms)}\n"
+    changed = rng.choice(["R[c]", "B[0, 0]", f"A[c, {rows - 1}, 0]"])
+    depth = rng.choice([8, 8, 12])
+    return text + f"{' ' * depth}{changed} = {changed} + T.float32(1)\n"
+
+
 def choices_in_sums(rng: random.Random) -> str:
     """A sum in order that adds zero outside of a triangle, a band or the border of a window."""
     rows, columns, taps = rng.randint(1, 6), rng.randint(1, 9), rng.randint(1, 7)
@@ -250,5 +271,6 @@ BORDERS: dict[Callable[[random.Random], str], tuple[str, ...]] = {
     zeros_between: (*["step_over_zeros"] * 4, "compute_inline", "rfactor", "decompose_reduction"),
     choices_in_sums: (*["skip_zeros"] * 4, *["cache_values"] * 2, "cache_update", "narrow_loop"),
     shared_roots: (*["cache_values"] * 3, "compute_at", "compute_inline", "rfactor"),
+    roots_in_chunks: (*["cache_values"] * 3, "fission", "compute_at", "decompose_reduction"),
     tiles: (*MOVES, *INLINES, "cache_read", "cache_write", "transform_block_layout"),
 }

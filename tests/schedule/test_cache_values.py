@@ -107,7 +107,7 @@ def f(A: T.Buffer((4, 6)), B: T.Buffer((6,)), C: T.Buffer((4,))):
 """)
     sch = Schedule(shared)
     check_refused(
-        sch, lambda: sch.cache_values("C", "global"), "not-single-branch", "i contains more than"
+        sch, lambda: sch.cache_values("C", "global"), "value-changes", "the loop i writes B, which"
     )
 
 
@@ -194,3 +194,87 @@ def test_a_choice_that_only_a_reduction_shares_stays() -> None:
     value = PAD.format(row="vi + vp", column="vj + vq").replace("vc, ", "vo, ")
     sch = Schedule(parse(text.format(value=value, dtype="float32")))
     check_refused(sch, lambda: sch.cache_values("Y", "global"), "no-values", "Y stores no slow")
+
+
+CHUNKS = """
+@T.prim_func
+def f(C: T.Buffer((3, 7), "float32"), X: T.Buffer((3, 7, 8), "float32"),
+      N: T.Buffer((1,), "int32"), S: T.Buffer((8,), "float32"), Y: T.Buffer((3, 7, 8), "float32")):
+    for c in range(3):
+        for i in range(7):
+            for p in range(8):
+                Y[c, i, p] = S[p]
+                for j in range({extent}):
+                    {statement}
+        for p in range(8):
+            S[p] = S[p] * T.float32(0.5) + Y[c, 6, p]
+"""
+SUM = "Y[c, i, p] += T.exp(C[c, i] - C[c, j]) * X[c, j, p]"
+
+
+@pytest.mark.parametrize("extent", ["7", "i + 1"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_value_among_loops_that_other_statements_share(extent: str, separate: bool) -> None:
+    """The exponentials of a chunk of a scan: the state S goes from one chunk to the next."""
+    func = parse(CHUNKS.format(extent=extent, statement=SUM))
+    sch = Schedule(func, check=True)
+    sch.enclose("root")
+    if separate:
+        sch.fission(sch.get_loops("Y_1")[2], [])
+        sch.fission(sch.get_loops("Y_1")[1], [])
+    (made,) = sch.cache_values("Y_1", "global")
+    assert sch.get(made).name == "Y_1_value"
+    loops = [sch.get(loop) for loop in sch.get_loops(made)]
+    assert len(loops) == 3 and sch.get(sch.get_loops("Y")[0]) is loops[0]
+    assert (sch.get(sch.get_loops("Y")[1]) is loops[1]) is not separate
+    check_transform(func, sch, compiled=False)
+
+
+def test_the_sum_over_a_triangle_alone() -> None:
+    func = parse("""
+@T.prim_func
+def f(C: T.Buffer((7,)), X: T.Buffer((7, 8)), Y: T.Buffer((7, 8))):
+    for i, p in T.grid(7, 8):
+        for j in range(i + 1):
+            Y[i, p] += T.exp(C[i] - C[j]) * X[j, p]
+""")
+    sch = Schedule(func, check=True)
+    sch.enclose("root")
+    sch.cache_values("Y", "global")
+    assert "for ax0 in range(i + 1):" in sch.script()
+    check_transform(func, sch, compiled=False)
+
+
+BLOCK = """with T.block("Y_1"):
+                        vc, vi, vp, vj = T.axis.remap("SSSR", [c, i, p, j])
+                        Y[vc, vi, vp] += T.exp(C[vc, vi] - C[vc, vj]) * X[vc, vj, vp]"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "statement", "reason", "message"),
+    [
+        ("7", "Y[c, i, p] += T.exp(Y[c, j, 0]) * X[c, j, p]", "no-values", "stores no slow value"),
+        ("p", SUM, "unknown-iterations", "the extent of the loop j does not tell"),
+        ("N[0]", SUM, "no-values", "stores no slow value"),
+        ("7", BLOCK + "\n                    if X[c, 0, 0] > 0.0:\n                        break",
+         "jumps", "an iteration of the loop p may end early"),
+        ("7", "if X[c, 0, p] > 0.0:\n                      " + BLOCK, "conditional-block",
+         "Y_1 stands under a condition or declaration in the loop p"),
+        ("7", SUM + "\n                    T.evaluate(T.call_extern('int32', 'abs', 1))",
+         "unknown-writes", "what the loop p writes is unknown"),
+    ],
+)  # fmt: skip
+def test_values_that_stay_among_shared_loops(extent, statement, reason, message) -> None:
+    sch = Schedule(parse(CHUNKS.format(extent=extent, statement=statement)))
+    if statement is SUM or "with" not in statement:
+        sch.enclose("root")
+    check_refused(sch, lambda: sch.cache_values("Y_1", "global"), reason, message)
+
+
+def test_a_loop_in_lanes_has_no_stage_inside() -> None:
+    sch = Schedule(parse(CHUNKS.format(extent="i + 1", statement=SUM)))
+    sch.enclose("root")
+    sch.unroll(sch.get_loops("Y_1")[1])
+    check_refused(
+        sch, lambda: sch.cache_values("Y_1", "global"), "not-serial", "the loop i is not serial"
+    )

@@ -98,3 +98,25 @@ def test_other_blocks_stay() -> None:
         sch = Schedule(func)
         assert StageValues()(sch, sch.get_block("O")) == [sch]
         assert not sch.refused
+
+
+@T.prim_func
+def chunks(
+    C: T.Buffer((3, 16)), X: T.Buffer((3, 16, 32)), S: T.Buffer((32,)), Y: T.Buffer((3, 16, 32))
+):
+    for c in range(3):
+        for i, p in T.grid(16, 32):
+            Y[c, i, p] = S[p]
+            for j in range(i + 1):
+                Y[c, i, p] += T.exp(C[c, i] - C[c, j]) * X[c, j, p]
+        for p in range(32):
+            S[p] = Y[c, 15, p]
+
+
+def test_a_chunk_of_a_scan_has_a_stage_inside() -> None:
+    """The exponentials of all 32 columns were computed anew: nothing else stood in their loops."""
+    sch = Schedule(chunks)
+    sch.enclose("root")
+    (made,) = StageValues()(sch, sch.get_block("Y_1"))
+    first = made.get_loops("Y_1_value")
+    assert [made.get(loop).var.name for loop in first[:2]] == ["c", "i"]

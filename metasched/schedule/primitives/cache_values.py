@@ -31,10 +31,12 @@ from metasched.schedule.primitives.new_stage import (
     own_loops,
     require_free_of_init,
     stage,
+    stage_block,
     top_of,
     with_buffers,
 )
 from metasched.schedule.primitives.value_axes import Form, form_of
+from metasched.schedule.primitives.value_loops import Place, is_apart, place_of
 from metasched.schedule.state import State
 
 _QUICK = (
@@ -56,9 +58,13 @@ def cache_values(
     So the exponentials of a product with a softmax are computed once, in vectors, and not for each
     column. A value of sums of iterators, as in a padded window, has an axis for each sum.
 
-    requires  a known storage scope; a leaf block of stores, alone under a loop for each iterator,
-              without predicate; a slow value outside of conditions that many iterations share, of
-              pure operations on elements that the block does not write
+    If other statements share loops with the block, the stage stands before the outermost loop that
+    does not change the value.
+
+    requires  a known storage scope; a leaf block of stores under a loop for each iterator, without
+              predicate; a slow value outside of conditions that many iterations share, of pure
+              operations on elements that the block, and a loop that the stage comes before, do not
+              write
     rewrite   for i, j in T.grid(4, 8): C(C[i] += T.exp(A[j]) * B[i, j])
               ->
               for ax0 in range(8): C_value(C_value[ax0] = T.exp(A[ax0]))
@@ -71,7 +77,8 @@ def cache_values(
     require_free_of_init(state, realize)
     old = realize.block
     refuse_on(state, block_facts.is_leaf(old), realize)
-    chosen = dict(shared_values(old, shared))
+    apart = is_apart(state, realize)
+    chosen = {v: form for v, form in shared_values(old, shared) if apart or _is_slow(v)}
     if not chosen:
         raise state.error(
             "no-values",
@@ -79,21 +86,23 @@ def cache_values(
             realize,
             hint="a quotient or function of floats that depends on few iterators is such a value",
         )
-    own_loops(state, realize)
-    copies: list[Stmt] = []
+    copies: dict[Stmt, list[Stmt]] = {}
     made: list[Block] = []
     loads: dict[Expr, BufferLoad] = {}
     for value, form in chosen.items():
+        place = _place(state, realize, value, apart)
+        anchor: Stmt = top_of(state, realize) if place is None else place.anchor
+        form = form if place is None else Form.plain(value, old.iter_vars)
         taken = [one.name for one in made]
-        nested, stage_block, load = _stage(state, realize, taken, form, storage_scope)
-        copies.append(nested)
-        made.append(stage_block)
+        nested, stage_of, load = _stage(state, realize, taken, form, storage_scope, place)
+        copies.setdefault(anchor, []).append(nested)
+        made.append(stage_of)
         loads[value] = load
-    anchor, scope = top_of(state, realize), state.scope(realize)
+    buffers = with_buffers(*(load.buffer for load in loads.values()))
     state.commit(
         edit.replace(old, _with_loads(old, loads)),
-        beside(anchor, before=copies),
-        edit.wrap(scope.block, with_buffers(*(load.buffer for load in loads.values()))),
+        *(beside(anchor, before=stages) for anchor, stages in copies.items()),
+        edit.wrap(state.scope(realize).block, buffers),
     )
     return [state.new_block(b.token) for b in made]
 
@@ -137,6 +146,14 @@ def shared_values(block: Block, least: int) -> Iterator[tuple[Expr, Form]]:
                 stack += reversed(value.children)
 
 
+def _place(state: State, realize: BlockRealize, value: Expr, apart: bool) -> Place | None:
+    """Where the stage of a value stands among shared loops; None for before the block's own."""
+    if not apart:
+        return place_of(state, realize, value)
+    own_loops(state, realize)
+    return None
+
+
 def _is_slow(value: Expr) -> bool:
     """Whether a value takes many times as long as a product, and no sum or product is fused with
     its last operation."""
@@ -160,7 +177,12 @@ def _pure(node: Expr) -> bool:
 
 
 def _stage(
-    state: State, realize: BlockRealize, taken: list[str], form: Form, storage_scope: str
+    state: State,
+    realize: BlockRealize,
+    taken: list[str],
+    form: Form,
+    storage_scope: str,
+    place: Place | None,
 ) -> tuple[Stmt, Block, BufferLoad]:
     """The stage that computes a value, its block, and what the block loads for it."""
     shape, indices = own_axes(state, realize, form.axes)
@@ -172,7 +194,12 @@ def _stage(
         places = tuple(substitute(i, at) for i in indices)
         return BufferStore(buffer, substitute(form.value, at), places)
 
-    nested, block = stage(state, name, [v.dom for v in form.axes], body, taken=taken)
+    domains = [v.dom for v in form.axes]
+    if place is None:
+        nested, block = stage(state, name, domains, body, taken=taken)
+    else:
+        block = stage_block(state, name, domains, body, taken)
+        nested = place.nested(state, block)
     return nested, block, BufferLoad(buffer, tuple(substitute(i, form.places) for i in indices))
 
 

@@ -166,15 +166,8 @@ def stage(
         loops: the range of each iterator's loop (default: the iterator's domain).
         taken: the names of other new blocks of the same step.
     """
-    iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))
-    point = tuple(v.var for v in iters)
-    fresh, number = state.fresh_block_name(name), 0
-    while fresh in taken:
-        number += 1
-        fresh = state.fresh_block_name(f"{name}_{number}")
-    block = Block(fresh, iters, (), (), body(point))
-    reads, writes = block_access_regions(block)
-    block = evolve(block, reads=reads, writes=writes)
+    block = stage_block(state, name, domains, body, taken)
+    point = tuple(v.var for v in block.iter_vars)
     run = domains if loops is None else loops
     above: list[tuple[Var, Expr | int]] = [
         (state.fresh_var(f"ax{d}", r.min.dtype), r.extent) for d, r in enumerate(run)
@@ -185,6 +178,24 @@ def stage(
     predicate = TRUE if guard is None else guard(point)
     predicate = substitute(predicate, dict(zip(point, values, strict=True)))
     return nest(above, BlockRealize(values, predicate, block)), block
+
+
+def stage_block(
+    state: State,
+    name: str,
+    domains: Sequence[Range],
+    body: Callable[[tuple[Var, ...]], Stmt],
+    taken: Sequence[str] = (),
+) -> Block:
+    """The block of a new stage; the arguments are those of `stage`."""
+    iters = tuple(IterVar(state.fresh_var(f"v{d}", r.min.dtype), r) for d, r in enumerate(domains))
+    fresh, number = state.fresh_block_name(name), 0
+    while fresh in taken:
+        number += 1
+        fresh = state.fresh_block_name(f"{name}_{number}")
+    block = Block(fresh, iters, (), (), body(tuple(v.var for v in iters)))
+    reads, writes = block_access_regions(block)
+    return evolve(block, reads=reads, writes=writes)
 
 
 def with_buffers(*new: Buffer, before: Stmt | None = None) -> Callable[[Stmt], Stmt]:

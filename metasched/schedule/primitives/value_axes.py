@@ -28,6 +28,13 @@ class Form(NamedTuple):
     axes: list[IterVar]
     places: dict[Var, Expr]
 
+    @staticmethod
+    def plain(value: Expr, iters: Sequence[IterVar]) -> Form:
+        """A value with an axis for each of the iterators on which it depends, in their order."""
+        used = free_vars(value)
+        axes = [v for v in iters if v.var in used]
+        return Form(value, axes, {v.var: v.var for v in axes})
+
     def is_plain(self) -> bool:
         """Whether no index of a load combines axes: the value takes no more memory than loads."""
         own = self.places.keys()
