@@ -260,6 +260,8 @@ BLOCK = """with T.block("Y_1"):
          "jumps", "an iteration of the loop p may end early"),
         ("7", "if X[c, 0, p] > 0.0:\n                      " + BLOCK, "conditional-block",
          "Y_1 stands under a condition or declaration in the loop p"),
+        ("7", BLOCK.replace("p, j])", "p, j])\n                        T.where(j < i + 1)"),
+         "has-predicate", "Y_1 has a predicate"),
         ("7", SUM + "\n                    T.evaluate(T.call_extern('int32', 'abs', 1))",
          "unknown-writes", "what the loop p writes is unknown"),
     ],
