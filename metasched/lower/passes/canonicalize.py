@@ -9,14 +9,28 @@ would not be seen to lie side by side.
 from __future__ import annotations
 
 from metasched.ir.dtype import INT32, INT64
-from metasched.ir.expr import Add, Expr, FloorDiv, FloorMod, IntImm, Mul, Sub, Var, as_int
+from metasched.ir.expr import (
+    Add,
+    Compare,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    IntImm,
+    Max,
+    Min,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    as_int,
+)
 from metasched.ir.func import PrimFunc
 from metasched.ir.intern import tree_size
 from metasched.ir.op import Call
 from metasched.ir.stmt import For, ForKind, LetStmt, Stmt, evolve
 from metasched.ir.visit import jumps, map_body, substitute, transform, walk_exprs
 
-_STEPS = (Add, Sub, Mul, FloorDiv, FloorMod)
+_STEPS = (Add, Sub, Mul, FloorDiv, FloorMod, Min, Max, Select)
 _FEW = 32
 """The most nodes of an index that takes the place of a variable."""
 
@@ -40,10 +54,18 @@ def _unnamed(stmt: Stmt) -> Stmt:
 
 
 def _is_index(value: Expr) -> bool:
-    """Whether an integer is computed by a few steps that linear indices consist of."""
+    """Whether an integer is computed by a few steps that linear indices consist of, by minima and
+    maxima, or by choices between such integers: a clamped or wrapped neighbour."""
     if value.dtype not in (INT32, INT64) or tree_size(value) > _FEW:
         return False
-    return all(isinstance(e, (*_STEPS, Var, IntImm)) for e in walk_exprs(value))
+    return all(isinstance(e, (*_STEPS, Var, IntImm)) or _chooses(e) for e in walk_exprs(value))
+
+
+def _chooses(value: Expr) -> bool:
+    """Whether a node compares integers, or is a choice."""
+    if isinstance(value, Compare):
+        return value.a.dtype in (INT32, INT64)
+    return isinstance(value, Call) and value.op.name == "if_then_else"
 
 
 def _hint(expr: Expr) -> Expr | None:
