@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from oracle import check_numbers, check_refused, check_transform
 from schedule.programs import (
     convolution,
@@ -20,6 +21,7 @@ from schedule.test_blocks import start
 from metasched.ir.expr import as_int
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -767,3 +769,30 @@ def test_a_reader_between_the_written_elements_reads_what_it_read_before() -> No
     sch = Schedule(between_what_is_written, check=True)
     sch.cache_write("c", 0, "global")
     check_transform(between_what_is_written, sch)
+
+
+@pytest.mark.parametrize(("first", "empty"), [("vr", True), ("vr + 1", False)])
+def test_an_iterator_around_may_leave_a_reduction_nothing(first: str, empty: bool) -> None:
+    """The init of a block inside of a block would run for results that no iteration computes."""
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((3, 4)), D: T.Buffer((3,))):
+    for r in range(3):
+        with T.block("row"):
+            vr = T.axis.spatial(3, r)
+            for k in range({first}):
+                with T.block("D"):
+                    vi = T.axis.spatial(3, vr)
+                    vk = T.axis.reduce(4, k)
+                    with T.init():
+                        D[vi] = T.float32(0)
+                    D[vi] = D[vi] + A[vi, vk]
+""")
+    sch = Schedule(func, check=True)
+    (loop,) = sch.get_loops("D")
+    if empty:
+        text = "the loop k may leave D without an iteration"
+        check_refused(sch, lambda: sch.decompose_reduction("D", loop), "empty-reduction", text)
+    else:
+        sch.decompose_reduction("D", loop)
+        check_transform(func, sch)

@@ -31,6 +31,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockLike, BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.access_pattern import known_ranges
 from metasched.schedule.rebind import ranges_of
 from metasched.schedule.state import State
 
@@ -196,8 +197,10 @@ def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ..
     above = state.loops_above(realize)
     dropped = {n.var: n.min for n in loops if n.var not in kept}
     others = {n.var for n in above if n.var not in dropped}
-    known = Analyzer(ranges_of([n for n in above if n.var in others]))
-    for symbol in function_vars(state, realize).difference(state.func_of(realize)[1].params):
+    around = ranges_of([n for n in above if n.var in others])
+    known = Analyzer({**known_ranges(state, realize), **around})
+    sizes = function_vars(state, realize)  # which are the same for every result
+    for symbol in sizes.difference(state.func_of(realize)[1].params):
         known = known.assume(symbol >= 1)  # a kernel of the program as written asserts it
 
     def certain(condition: Expr) -> bool:
@@ -205,7 +208,8 @@ def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ..
         return known.prove(substitute(first, dropped))
 
     for loop in loops:
-        varies = _depends(loop.extent, {*others, *dropped}) or as_int(loop.extent) is not None
+        varies = reads_memory(loop.extent) or not free_vars(loop.extent) <= sizes
+        varies = varies or as_int(loop.extent) is not None
         if loop.var in dropped and varies and not certain(loop.extent >= 1):
             raise _nothing_to_reduce(state, realize, f"the loop {loop.var.name}", loop)
     for condition in conjuncts(realize.predicate):
@@ -213,10 +217,6 @@ def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ..
         if not used.isdisjoint(dropped) and not certain(condition):
             text = f"the condition {show_expr(condition)}"
             raise _nothing_to_reduce(state, realize, text, realize)
-
-
-def _depends(expr: Expr, variables: set[Var]) -> bool:
-    return reads_memory(expr) or not free_vars(expr).isdisjoint(variables)
 
 
 def _nothing_to_reduce(state: State, realize: BlockRealize, what: str, node: Stmt) -> ScheduleError:
