@@ -773,7 +773,8 @@ def test_a_reader_between_the_written_elements_reads_what_it_read_before() -> No
 
 @pytest.mark.parametrize(("first", "empty"), [("vr", True), ("vr + 1", False)])
 def test_an_iterator_around_may_leave_a_reduction_nothing(first: str, empty: bool) -> None:
-    """The init of a block inside of a block would run for results that no iteration computes."""
+    """An init that runs for results without an iteration would set them, and a copy of the
+    results, back from a new buffer, would bring elements that nobody wrote."""
     func = parse(f"""
 @T.prim_func
 def f(A: T.Buffer((3, 4)), D: T.Buffer((3,))):
@@ -793,6 +794,13 @@ def f(A: T.Buffer((3, 4)), D: T.Buffer((3,))):
     if empty:
         text = "the loop k may leave D without an iteration"
         check_refused(sch, lambda: sch.decompose_reduction("D", loop), "empty-reduction", text)
+        copies = (
+            lambda: sch.cache_write("D", 0, "global"),
+            lambda: sch.reindex_cache_write("D", 0, "global", lambda i, k: (i,)),
+        )
+        for copy in copies:
+            check_refused(sch, copy, "empty-reduction", text)
     else:
+        sch.cache_write("D", 0, "global")
         sch.decompose_reduction("D", loop)
         check_transform(func, sch)

@@ -51,6 +51,7 @@ from metasched.schedule.checks import (
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import known_ranges, updates
+from metasched.schedule.primitives.decompose_reduction import require_results
 from metasched.schedule.primitives.new_stage import init_around, require_free_of_init
 from metasched.schedule.primitives.scope_box import box_to_read, clipped, scope_bounds
 from metasched.schedule.primitives.storage import pick_buffer
@@ -134,9 +135,9 @@ def cache_write(
     `consumer_blocks` read the new buffer directly.
 
     requires  a known storage scope; a block that is the only writer of the buffer in its scope and
-              finishes its reductions in one execution of the scope; `consumer_blocks` that read
-              only what the block writes; no statement of the scope outside of blocks that
-              touches the buffer
+              finishes its reductions, each of one iteration or more, in one execution of the
+              scope; `consumer_blocks` that read only what the block writes; no statement of the
+              scope outside of blocks that touches the buffer
     rewrite   B[i] = A[i] -> B_local[i] = A[i]; B[i] = B_local[i]
     """
     assert isinstance(block, BlockRV)
@@ -416,7 +417,9 @@ def _condition(state: State, anchor: Stmt, readers: Sequence[Child]) -> Stmt | N
 
 
 def _refuse_skipped(state: State, anchor: Stmt, writer: Child, readers: Sequence[Child]) -> None:
-    """Refuse a condition that may skip `anchor` (the writer's statement) where a reader runs."""
+    """Refuse a condition that may skip `anchor` (the writer's statement) where a reader runs, and
+    results without an iteration."""
+    require_results(state, writer.realize)
     condition = _condition(state, anchor, readers)
     if condition is not None:
         raise state.error(

@@ -182,6 +182,13 @@ def _require_no_repetition(
         raise state.error("repeated-reduction", f"{text}, so the init must stay", loop, hint=hint)
 
 
+def require_results(state: State, realize: BlockRealize) -> None:
+    """Refuse a reduction inside of a block whose iterators may leave a result without an iteration:
+    a copy of the results would hold an element that nobody wrote."""
+    if realize.block.init is not None and state.scope(realize).block.iter_vars:
+        require_iterations(state, realize, tuple(state.loops_above(realize)))
+
+
 @proof
 def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
     """Refuse a reduction whose length varies and may be zero, or is zero.
