@@ -804,3 +804,23 @@ def f(A: T.Buffer((3, 4)), D: T.Buffer((3,))):
         sch.cache_write("D", 0, "global")
         sch.decompose_reduction("D", loop)
         check_transform(func, sch)
+
+
+def test_a_variable_from_memory_may_leave_a_reduction_nothing() -> None:
+    """The copy of the results brought an element that nobody wrote over the old one."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((3, 4)), N: T.Buffer((3,), "int32"), D: T.Buffer((3,))):
+    for r in range(3):
+        m = N[r]
+        for k in range(m):
+            with T.block("D"):
+                vi = T.axis.spatial(3, r)
+                vk = T.axis.reduce(4, k)
+                with T.init():
+                    D[vi] = T.float32(0)
+                D[vi] = D[vi] + A[vi, vk]
+""")
+    sch = Schedule(func)
+    text = "the loop k may leave D without an iteration"
+    check_refused(sch, lambda: sch.cache_write("D", 0, "global"), "empty-reduction", text)

@@ -183,10 +183,16 @@ def _require_no_repetition(
 
 
 def require_results(state: State, realize: BlockRealize) -> None:
-    """Refuse a reduction inside of a block whose iterators may leave a result without an iteration:
-    a copy of the results would hold an element that nobody wrote."""
-    if realize.block.init is not None and state.scope(realize).block.iter_vars:
-        require_iterations(state, realize, tuple(state.loops_above(realize)))
+    """Refuse a reduction whose length, by an iterator of a block around or a variable, may be zero
+    for a result: a copy of the results would hold an element that nobody wrote.
+
+    Lengths by loops and sizes are left to region cover.
+    """
+    loops = tuple(state.loops_above(realize))
+    known = {loop.var for loop in loops} | function_vars(state, realize)
+    named = any(not free_vars(loop.extent) <= known for loop in loops)
+    if realize.block.init is not None and named:
+        require_iterations(state, realize, loops)
 
 
 @proof
