@@ -27,7 +27,7 @@ def described(
     axis_separators: Sequence[int] | None = None,
 ) -> Buffer:
     """Make a buffer, arguments in TVM's order; an alignment or factor of zero or less means
-    default."""
+    default. A stride that is a text is a new variable of that name."""
     extents = shape if isinstance(shape, (tuple, list)) else (shape,)
     data = data.data if isinstance(data, Buffer) else data
     return Buffer(
@@ -35,7 +35,7 @@ def described(
         tuple(_size(e) for e in extents),
         dtype_of(dtype),
         scope or "global",
-        tuple(_size(s) for s in strides or ()),
+        tuple(Var(s) if isinstance(s, str) else _size(s) for s in strides or ()),
         None if elem_offset is None else _size(elem_offset),
         align if align > 0 else 64,
         offset_factor if offset_factor > 0 else 1,

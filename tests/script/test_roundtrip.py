@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import strategies
 import syntax
@@ -13,6 +14,7 @@ from metasched.ir.expr import Add, FloatImm, IntImm, StringImm, Var
 from metasched.ir.func import PrimFunc
 from metasched.ir.op import OPS, Call
 from metasched.ir.stmt import Evaluate, LetStmt, seq
+from metasched.runtime.build import build
 from metasched.script import parse, script
 from metasched.script.builder import WORDS, lookup
 from metasched.script.statements import STATEMENTS
@@ -92,3 +94,29 @@ def test_names_of_closed_scopes_are_used_again():
 
     text = same(PrimFunc((), seq([let(), let(), let()])))
     assert text.count("as x:") == 2 and "x_1" not in text
+
+
+def test_strides_named_by_texts():
+    """As in TVM, each text is a new variable."""
+    func = parse(
+        """
+        @T.prim_func
+        def f(X: T.Buffer((8, 4), "float32", strides=("s", 1)), B: T.Buffer((4, 8), "float32")):
+            for i, j in T.grid(2, 2):
+                with T.block("tile"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    a = T.match_buffer(
+                        X[vi * 4 : vi * 4 + 4, vj * 2 : vj * 2 + 2], (4, 2), "float32",
+                        strides=("s", 1), offset_factor=1,
+                    )
+                    b = T.match_buffer(
+                        B[vj * 2 : vj * 2 + 2, vi * 4 : vi * 4 + 4], (2, 4), "float32",
+                        strides=["s", 1], offset_factor=1,
+                    )
+                    for x, y in T.grid(4, 2):
+                        b[y, x] = a[x, y] + T.float32(1)
+        """
+    )
+    same(func)
+    wide = np.arange(48, dtype=np.float32).reshape(8, 6)[:, :4]
+    assert np.array_equal(build(func)(wide), wide.T + 1)
