@@ -184,6 +184,24 @@ class Checker:
             )
 
 
+def overlaps_itself(value: np.ndarray[Any, Any]) -> bool:
+    """Whether two elements of an array share a byte, as after `numpy.broadcast_to`."""
+    axes = sorted((abs(s), n) for s, n in zip(value.strides, value.shape, strict=True) if n > 1)
+    if not value.size:
+        return False
+    span = value.itemsize
+    for stride, extent in axes:
+        if stride < span:
+            break  # rows interlace, which needs a closer look
+        span += stride * (extent - 1)
+    else:
+        return False
+    places = np.zeros((), np.int64)
+    for stride, extent in axes:
+        places = np.add.outer(places, stride * np.arange(extent))
+    return bool((np.diff(np.sort(places, axis=None)) < value.itemsize).any())
+
+
 _LEFT_OUT = object()
 _DECLARE = (
     "pass a compact array and copy it back, or declare the strides of the buffer in the script"
@@ -274,6 +292,12 @@ class _Buffer:
                     raise checker.refuse(
                         self.position, f"stride of dimension {axis} is {a} bytes, expected {b}"
                     )
+        if self.param.written and not self.compact and overlaps_itself(value):
+            raise checker.refuse(
+                self.position,
+                f"is written by the kernel, and its strides {value.strides} give elements the same "
+                "memory; pass a copy",
+            )
 
     def _complaint(self, value: Any) -> str:
         """The first mismatch between an array and its parameter, in words."""
@@ -298,6 +322,10 @@ class _Buffer:
                 _DECLARE if self.param.written else "pass numpy.ascontiguousarray of it"
             )
         if not self.compact and not self._strides(value, {}):
+            if any(s % self.align for s in value.strides):
+                return f"has strides {value.strides} bytes, which are no multiples of its item " + (
+                    f"size of {self.align} bytes; pass a copy"
+                )
             declared = ", ".join(extent_text(e) for e in self.param.strides)
             return f"has strides {value.strides} bytes, expected ({declared}) elements"
         if not self._mine(value):

@@ -281,6 +281,30 @@ def test_an_output_with_strides_must_be_given():
     assert np.array_equal(out, np.full((3, 2), 2))
 
 
+def test_an_output_whose_elements_share_memory_is_refused():
+    """Each order of the stores would leave another result."""
+    text = (
+        VIEW.format("float32")
+        .replace("strides=[s0, s1]", "")
+        .replace('(n, m), "float32")\n    for', '(n, m), "float32", strides=[s0, s1])\n    for')
+    )
+    run = build(parse(text))
+    x, view = np.ones((3, 4), np.float32), np.lib.stride_tricks.as_strided
+    for steps in ((0, 4), (4, 4), (8, 4), (12, 4), (-8, 4), (4, 8)):
+        out = view(np.zeros(64, np.float32)[20:], (3, 4), steps)
+        with pytest.raises(KernelError, match=r"\(B\): .* its strides .* give elements the same"):
+            run(x, out)
+    memory = np.zeros(64, np.float32)
+    for steps in ((16, 4), (4, 12), (-16, 4), (80, -20), (12, 16), (8, 12)):
+        out = view(memory[20:], (3, 4), steps)
+        memory[:] = 0
+        run(x, out)
+        assert (out == 2).all()
+        assert (memory == 2).sum() == 12
+    with pytest.raises(KernelError, match=r"strides \(14, 4\) bytes, which are no multiples"):
+        run(x, view(memory, (3, 4), (14, 4)))
+
+
 def test_bound_arguments_run_again_and_again(kernel):
     a, b, c = args()
     bound = kernel.bind(a, Tensor(b), C=c)
