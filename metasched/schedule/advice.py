@@ -166,6 +166,7 @@ ADVICE: dict[str, str] = {
     "other-iterators": "write and read the buffer at the same iterators",
     "other-position": "read the buffer at the iterator of the axis itself",
     "other-predicate": "split by factors that divide the extents, or partition the loops",
+    "other-start": "cut_loop takes away the first iterations that the other loop lacks",
     "other-scope": "take blocks and loops of one enclosing block (get_child_blocks)",
     "other-type": "store to a buffer of the same type",
     "other-writer": "let one block write the buffer: keep_in_result or cache_write of the other",

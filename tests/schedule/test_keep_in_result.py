@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from oracle import check_refused, check_transform
 
@@ -26,6 +28,7 @@ def main(A: T.Buffer((6, 6), "int32"), B: T.Buffer((6,), "int32"), P: T.Buffer((
             {between}
             with T.block("store"):
                 {last}
+            {beside}
         {behind}
     {after}
 """
@@ -34,7 +37,7 @@ PARTS = {
     "size": "1", "view": "T.evaluate(0)", "outer": "range(6)", "before": "T.evaluate(0)",
     "where": "T.evaluate(0)", "first": "A[i, j]", "steps": "j",
     "each": "t[0] -= A[i, k] * A[k, j]", "between": "T.evaluate(0)", "last": "A[i, j] = t[0] * 3",
-    "behind": "T.evaluate(0)", "after": "T.evaluate(0)",
+    "beside": "T.evaluate(0)", "behind": "T.evaluate(0)", "after": "T.evaluate(0)",
 }  # fmt: skip
 
 
@@ -144,6 +147,12 @@ def main(A: T.Buffer((6,), "int32")):
         ({"steps": "A[i, j] % 2", "each": "t[0] -= B[k]"}, "element-used", "the ends of k read A"),
         ({"last": "A[i, P[j] % 6] = t[0]", "each": "t[0] -= B[k]",
           "between": block("move", "P[j] = 2")}, "moving-element", "block move writes P"),
+        ({"beside": block("late", "B[i] = t[0]")}, "value-used",
+         "block late may read the value of t that store stores"),
+        ({"last": "A[i, j] = t[0]", "beside": block("late", "A[i, 4 - j] = t[0]")}, "element-used",
+         "block late writes A"),
+        ({"last": "A[i, j] = t[0]", "behind": block("late", "B[i] = t[0]")}, "value-used",
+         "block late may read the value of t that store stores"),
         ({"behind": block("late", "B[i] = t[0]")}, "value-used",
          "block late may read the value of t that store stores"),
         ({"before": block("early", "B[i] = t[0]")}, "value-used", "block early may read"),
@@ -219,3 +228,20 @@ def main(A: T.Buffer((6,), "int32"), B: T.Buffer((2,), "int32")):
     )
     message = "different iterations of loop i may touch the same element of B"
     check_refused(sch, lambda: sch.keep_in_result("store", "t"), "carried-dependence", message)
+
+
+@pytest.mark.parametrize("updates", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_blocks_behind_read_the_value_in_the_result(updates, again):
+    """A multiplier of an elimination: stored, then used along the row; a later value is another."""
+    row = "for l in range(j + 1, 6):\n" + textwrap.indent(
+        block("row", "A[i, l] -= t[0] * A[j, l]"), "    "
+    )
+    other = block("other", "t[0] = B[i]") + "\n" + block("use", "B[i] = t[0] * 2")
+    steps = {} if updates else {"steps": "0"}
+    sch = solve(last="A[i, j] = t[0]", beside=f"{row}\n{other}" if again else row, **steps)
+    before = sch.func
+    sch.keep_in_result("store", "t")
+    assert all(r.buffer.name != "t" for r in sch.get(sch.get_block("row")).reads)
+    assert ("t = T.alloc_buffer" in sch.script()) == again
+    check_transform(before, sch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from oracle import check_refused, check_transform
 
+from metasched.ir.describe import show_expr
 from metasched.ir.equal import assert_structural_equal
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 
 
@@ -216,3 +219,39 @@ def test_symbolic_extents():
     sch = Schedule(symbolic, seed=0)
     sch.merge(sch.get_loops("B")[0], sch.get_loops("C")[0])
     check_transform(symbolic, sch)
+
+
+ROWS = """
+@T.prim_func
+def main(A: T.Buffer((9, 9), "int32"), B: T.Buffer((9,), "int32")):
+    for k in range(9):
+        for i in range(k + 1, 9):
+            with T.block("divide"):
+                A[i, k] = A[i, k] * 3 + k
+        for i in range({start}):
+            for j in range(k + 1, i + 1):
+                with T.block("update"):
+                    A[i, j] -= A[i, k] * A[{other}, k]
+"""
+
+
+def test_loops_that_start_at_the_same_number_are_merged():
+    sch = Schedule(parse(ROWS.format(start="k + 1, 9", other="j")))
+    before = sch.func
+    loop = sch.merge(sch.get_loops("divide")[1], sch.get_loops("update")[1])
+    assert show_expr(sch.get(loop).min) == "k + 1"
+    check_transform(before, sch)
+
+
+@pytest.mark.parametrize(
+    ("start", "other", "reason", "message"),
+    [
+        ("8 - k", "j", "other-start", "i and i start at different numbers"),
+        ("k + 2, 9", "j", "other-extent", "different extents"),
+        ("k + 1, 9", "8", "backward-dependence", "in a later iteration of i_m"),
+    ],
+)
+def test_other_rows_are_not_merged(start, other, reason, message):
+    sch = Schedule(parse(ROWS.format(start=start, other=other)))
+    loops = [sch.get_loops(name)[1] for name in ("divide", "update")]
+    check_refused(sch, lambda: sch.merge(*loops), reason, message)

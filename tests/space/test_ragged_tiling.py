@@ -11,6 +11,7 @@ from metasched.kinds.cpu import cpu_postprocs
 from metasched.schedule.schedule import Schedule
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.blocked_elimination import BlockedElimination
+from metasched.space.modules.enclose_statements import EncloseStatements
 from metasched.space.modules.loop_distribution import LoopDistribution
 from metasched.space.modules.ragged_tiling import RaggedTiling
 from metasched.space.modules.row_elimination import RowElimination
@@ -128,3 +129,78 @@ def test_what_holds_no_tile_stays_as_it_is(name, shape):
 def test_one_core_gets_no_parallel_columns():
     func = ms.workloads.get("poly.trmm").func((24, 24))
     assert "parallel" not in str(spaces(func, cores=1)[0])
+
+
+RIGHT = {
+    "one loop over the rows": """
+        for i in range(k + 1, {n}):
+            A[i, k] = A[i, k] / A[k, k]
+            for j in range(k + 1, {n}):
+                A[i, j] = A[i, j] - A[i, k] * A[k, j]
+""",
+    "a loop that divides": """
+        for i in range(k + 1, {n}):
+            A[i, k] = A[i, k] / A[k, k]
+        for i in range(k + 1, {n}):
+            for j in range(k + 1, {n}):
+                A[i, j] -= A[i, k] * A[k, j]
+""",
+    "a row that is divided": """
+        for j in range(k + 1, {n}):
+            A[k, j] = A[k, j] / A[k, k]
+        for i in range(k + 1, {n}):
+            for j in range(k + 1, {n}):
+                A[i, j] -= A[i, k] * A[k, j]
+""",
+    "a variable": """
+        for i in range(k + 1, {n}):
+            w = A[i, k] / A[k, k]
+            A[i, k] = w
+            for j in range(k + 1, {n}):
+                A[i, j] -= w * A[k, j]
+""",
+    "a variable that is stored at the end": """
+        for i in range(k + 1, {n}):
+            w = A[i, k] / A[k, k]
+            for j in range(k + 1, {n}):
+                A[i, j] -= w * A[k, j]
+            A[i, k] = w
+""",
+    "a number that divides": """
+        d[0] = 1.0 / A[k, k]
+        for i in range(k + 1, {n}):
+            A[i, k] = A[i, k] * d[0]
+            for j in range(k + 1, {n}):
+                A[i, j] -= A[i, k] * A[k, j]
+""",
+}
+
+
+def right(form: str, size: int) -> ms.PrimFunc:
+    head = f'@T.prim_func\ndef main(A: T.Buffer(({size}, {size}), "float64")):\n'
+    head += '    d = T.alloc_buffer((1,), "float64")\n' if "d[0]" in RIGHT[form] else ""
+    return ms.script.parse(f"{head}    for k in range({size}):{RIGHT[form].format(n=size)}")
+
+
+@pytest.mark.parametrize("form", RIGHT)
+@pytest.mark.parametrize("size", [48, 53])
+def test_steps_that_update_all_later_rows_run_in_blocks(form, size):
+    func, target = right(form, size), Target.native()
+    modules = (
+        EncloseStatements(), LoopDistribution(), RowElimination(2), BlockedElimination(256, 16, 2)
+    )  # fmt: skip
+    found = SpaceGenerator(modules).generate(func, target)
+    trace = max(found, key=lambda t: str(t).count("cache_update"))
+    assert str(trace).count("cache_update") == 1
+    before = np.random.default_rng(0).normal(size=(size, size)) + size * np.eye(size)
+    want, got = before.copy(), before.copy()
+    ms.build(func)(want)
+    for seed in range(2):
+        sch = Schedule(func, seed=seed)
+        trace.apply(sch)
+        sch.enter_postproc()
+        for postproc in cpu_postprocs(target):
+            postproc(sch, target)
+        got = before.copy()
+        ms.build(sch.func)(got)
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)

@@ -76,7 +76,8 @@ def _count(state: State, node: For, at: int | Expr) -> Expr:
         raise state.error(
             "bad-count", f"the loop {node.var.name} is not proved to have {shown} iterations", node,
         )  # fmt: skip
-    return node.min + count if count >= 0 else node.min + node.extent + count
+    start = node.min if count >= 0 else node.min + node.extent
+    return Analyzer().simplify(start + count)
 
 
 def _common(state: State, node: For, outer: For) -> Expr:

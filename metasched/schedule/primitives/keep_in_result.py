@@ -35,7 +35,7 @@ from metasched.ir.stmt import (
     Stmt,
     evolve,
 )
-from metasched.ir.visit import loads_of, substitute, transform, walk_stmts
+from metasched.ir.visit import blocks_of, loads_of, substitute, transform, walk_stmts
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
     confirm_kinds,
@@ -59,15 +59,16 @@ def keep_in_result(state: State, block: BlockLike, read_buffer_index: int | str 
     """Compute a value in the element that `block` stores it to, not in a temporary buffer.
 
     A block before `block` sets an element of the temporary buffer, and blocks between may update
-    it. Afterwards they use the element that `block` stores. A block that would copy this element to
-    itself is deleted.
+    it. Afterwards they use the element that `block` stores, as do blocks behind `block` that read
+    the value. A block that would copy this element to itself is deleted.
 
     requires  a leaf block without init and predicate, whose body is one store to an element of
               another buffer of the same type; a buffer that the block around allocates, and that
-              one block before it, without init and predicate and beside it, sets; from there on,
-              blocks and loops alone, whose leaf blocks use one element of the buffer; no other use
-              of the stored element there, and no change of its indices; no later use of the value
-              in the temporary buffer
+              one block before it, without init and predicate and beside it, sets; from there to
+              `block`, or to the last statement beside it that reads what it copies, blocks and
+              loops alone, whose leaf blocks use one element of the buffer; no other use of the
+              stored element before `block`, no store to it behind, and no change of its indices;
+              no later use of the value in the temporary buffer
     rewrite   for i in range(8): T(T_[0] = A[i]); U(T_[0] = T_[0] * A[0]); B(B[i] = T_[0])
               ->
               for i in range(8): T(B[i] = A[i]); U(B[i] = B[i] * A[0])
@@ -88,34 +89,37 @@ def keep_in_result(state: State, block: BlockLike, read_buffer_index: int | str 
     scope = state.scope(realize)
     refuse_opaque(state, scope.block, buffer)
     refuse_outside(state, scope, buffer)
-    items = _items(state, realize, buffer)
+    items = _items(state, realize, store, buffer)
     inside = {s for item in items for s in walk_stmts(item)}
     group = [c for c in scope.realizes if c.realize in inside]
     users = [c for c in group if buffer in buffer_uses(c.block)]
+    last = next(c for c in users if c.realize is realize)
     _require_structure(state, items, users)
     _require_one_element(state, users, buffer)
     _refuse_views(state, items, store.buffer)
-    _require_unused(state, group, store)
-    _require_dead(state, scope, users, buffer)
-    idle = _commit(state, scope, users, buffer, len(items))
+    _require_unused(state, group, last, store)
+    _require_dead(state, scope, users, last, buffer)
+    idle = _commit(state, scope, users, last, buffer, len(items))
     confirm_kinds(state, {n: None for c in group if c not in idle for n in c.loops})
 
 
 def _commit(
-    state: State, scope: Scope, users: Sequence[Child], buffer: Buffer, count: int
+    state: State, scope: Scope, users: Sequence[Child], last: Child, buffer: Buffer, count: int
 ) -> list[Child]:
-    """Let blocks use the element that the last one stores; returns the blocks that are deleted.
+    """Let blocks use the element that one stores; returns the blocks that are deleted.
 
     Args:
+        users: the blocks that use the temporary buffer.
+        last: the block that stores the element.
         count: the number of statements that hold the blocks; one of them stays.
     """
-    last, store = users[-1].realize, users[-1].block.body
+    store = last.block.body
     assert isinstance(store, BufferStore)
-    element = tuple(substitute(i, last.bindings) for i in store.indices)
+    element = tuple(substitute(i, last.realize.bindings) for i in store.indices)
     edits: list[edit.Edits] = []
     idle: list[Child] = []
     for child in users:
-        at = store.indices if child.realize is last else element
+        at = store.indices if child is last else element
         made = _kept(child, buffer, store.buffer, at)
         if _is_idle(made.block) and len(idle) + 1 < count:
             idle.append(child)
@@ -146,14 +150,24 @@ def only_store(state: State, realize: BlockRealize) -> BufferStore:
     )  # fmt: skip
 
 
-def _items(state: State, realize: BlockRealize, buffer: Buffer) -> Sequence[Stmt]:
-    """The statements from the last block that sets the buffer up to the block that stores."""
+def _items(
+    state: State, realize: BlockRealize, store: BufferStore, buffer: Buffer
+) -> Sequence[Stmt]:
+    """The statements from the last block that sets the buffer up to the block that stores; if it
+    stores the value itself, on to the last one that reads the buffer before another stores to it.
+    """
     parent = state.parent(realize)
     items = parent.items if isinstance(parent, SeqStmt) else (realize,)
-    last = items.index(realize)
-    for first in reversed(range(last)):
+    place = end = items.index(realize)
+    same = isinstance(store.value, BufferLoad) and store.value.buffer is buffer
+    for n, item in enumerate(items[place + 1 :] if same else (), place + 1):
+        uses = [use for r in blocks_of(item) if (use := buffer_uses(r.block).get(buffer))]
+        if any(use.writes for use in uses):
+            break
+        end = n if uses else end
+    for first in reversed(range(place)):
         if _sets(items[first], buffer):
-            return items[first : last + 1]
+            return items[first : end + 1]
     raise state.error(
         "not-set", f"no block beside {realize.block.name} always sets {buffer.name} before",
         realize, hint="decompose_reduction and fission give a value that is set a block of its own",
@@ -222,9 +236,10 @@ def _refuse_views(state: State, items: Sequence[Stmt], buffer: Buffer) -> None:
 
 
 @proof
-def _require_unused(state: State, group: Sequence[Child], store: BufferStore) -> None:
-    """Refuse other uses of the stored element, and changes of what its indices read."""
-    last = group[-1]
+def _require_unused(state: State, group: Sequence[Child], last: Child, store: BufferStore) -> None:
+    """Refuse other uses of the stored element, but for loads behind the block that stores it, and
+    changes of what its indices read."""
+    behind = group[group.index(last) + 1 :]
     for buffer in {x.buffer: None for i in store.indices for x in loads_of(i)}:
         for child in group:
             if writes(child.block, buffer):
@@ -233,7 +248,10 @@ def _require_unused(state: State, group: Sequence[Child], store: BufferStore) ->
     among = frozenset({store.buffer})
     pairs = [(c, t) for c in group for t in touches(c, among)]
     own = next(t for c, t in pairs if c is last and t.writes)
-    later = [t for c, t in pairs if not (t.writes if c is last else c is group[0])]
+    later = [
+        t for c, t in pairs
+        if (t.writes if c in behind else not t.writes if c is last else c is not group[0])
+    ]  # fmt: skip
     again = BufferLoad(store.buffer, store.indices) in loads_of(store.value)
     for touch in (own,) if again else (t for t in later if not _apart(own, t)):
         what = f"{last.block.name} loads it" if again else touch.show()
@@ -255,13 +273,15 @@ def _apart(own: Touch, other: Touch) -> bool:
 
 
 @proof
-def _require_dead(state: State, scope: Scope, users: Sequence[Child], buffer: Buffer) -> None:
+def _require_dead(
+    state: State, scope: Scope, users: Sequence[Child], last: Child, buffer: Buffer
+) -> None:
     """Refuse a block elsewhere that may read the value."""
     for child in scope.readers(buffer):
-        if child not in users and not from_same_side(scope, child, buffer, users[-1].loops, users):
+        if child not in users and not from_same_side(scope, child, buffer, last.loops, users):
             raise state.error(
                 "value-used", f"block {child.block.name} may read the value of {buffer.name} that "
-                f"{users[-1].block.name} stores", child.realize,
+                f"{last.block.name} stores", child.realize,
             )  # fmt: skip
 
 

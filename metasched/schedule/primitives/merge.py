@@ -22,7 +22,6 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import LoopRV
 from metasched.schedule.instruction import primitive
-from metasched.schedule.rebind import nest
 from metasched.schedule.state import State
 
 
@@ -33,14 +32,14 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
     Each given loop is the innermost loop to merge of its nest; the loops above are merged, too, up
     to the sequence that holds all nests. The merged nest runs the bodies one after the other.
 
-    requires  two loops or more of one scope, in nests of equal depth and extents that are
+    requires  two loops or more of one scope, in nests of equal depth, starts and extents that are
               neighbours, or between which stand only statements independent of the later nest; each
               loop plain, serial, without break and continue, and the only statement of the loop
               before; no iteration touches what a later iteration of an earlier nest writes, or
               writes what that iteration reads
     rewrite   for i: B(i); for i: C(i) -> for i_m: B(i_m); C(i_m)
     """
-    nodes = [require_plain_loop(state, rv) for rv in loops]
+    nodes = [require_plain_loop(state, rv, from_zero=False) for rv in loops]
     if len(nodes) < 2 or len(set(nodes)) != len(nodes):
         raise state.error("too-few-loops", "merge needs two or more different loops")
     around = require_same_scope(state, nodes)
@@ -51,14 +50,16 @@ def merge(state: State, *loops: LoopRV) -> LoopRV:
         refuse_jumps(state, node, Break, Continue)
         if node not in nodes:
             handle = state.new_loop(node.var)
-            require_plain_loop(state, handle)
+            require_plain_loop(state, handle, from_zero=False)
             del state.writable_table()[handle]
     _require_equal(state, nests)
     fresh = [state.fresh_var(f"{n.var.name}_m", n.var.dtype) for n in first]
     bodies = [_renamed(one, fresh) for one in nests]
     named = dict(zip((n.var for n in first), fresh, strict=True))
-    extents = [substitute(n.extent, named) for n in first]
-    merged = nest(list(zip(fresh, extents, strict=True)), seq(bodies))
+    merged: Stmt = seq(bodies)
+    for node, var in zip(reversed(first), reversed(fresh), strict=True):
+        low, extent = (substitute(e, named) for e in (node.min, node.extent))
+        merged = For(var, low, extent, node.kind, merged)
     moved = [one[0] for one in nests]
     for one in rest:
         _require_movable(state, parent, moved, one[0])
@@ -96,7 +97,7 @@ def _nests(state: State, nodes: Sequence[For]) -> tuple[list[list[For]], SeqStmt
 
 
 def _require_equal(state: State, nests: Sequence[Sequence[For]]) -> None:
-    """Refuse nests of different depth, or whose extents or types differ at any level."""
+    """Refuse nests of different depth, or whose starts, extents or types differ at any level."""
     first, known = nests[0], Analyzer()
     for one in nests[1:]:
         if len(one) != len(first):
@@ -112,6 +113,11 @@ def _require_equal(state: State, nests: Sequence[Sequence[For]]) -> None:
                 raise state.error(
                     "other-extent", f"{theirs.var.name} and {mine.var.name} have different extents",
                     theirs,
+                )  # fmt: skip
+            if not known.equal(mine.min, substitute(theirs.min, same)):
+                raise state.error(
+                    "other-start", f"{theirs.var.name} and {mine.var.name} start at different "
+                    "numbers", theirs,
                 )  # fmt: skip
             same[theirs.var] = mine.var
 

@@ -10,8 +10,9 @@
 
 The module takes the program of `row_elimination` whose innermost loops run along rows:
 `for i: for k in range(i): divide(i, k); for j after k: A[i, j] -= A[i, k] * A[k, j]`. The steps
-become the outermost loop, so that all rows below a block of steps are independent. This is the
-blocked right-looking form of LAPACK (Dongarra, Gustavson and Karp 1984).
+become the outermost loop, so that all rows below a block of steps are independent. A program whose
+steps are the outermost loop already is taken, too, also if a step divides all rows first. This is
+the blocked right-looking form of LAPACK (Dongarra, Gustavson and Karp 1984).
 
 A program whose steps already update all later columns, as Gram-Schmidt does, gets blocks of steps,
 too; all steps of a block then use a strip of columns while it is in the first cache:
@@ -40,7 +41,7 @@ from metasched.schedule.handles import BlockRV, ExprRV, LoopRV
 from metasched.schedule.schedule import Schedule
 from metasched.space.loop_kinds import child_of, undo_to
 from metasched.space.modules.ragged_tiling import is_update
-from metasched.space.modules.row_elimination import keep_results, top_loops
+from metasched.space.modules.row_elimination import keep_results, later_rows, own_copies, top_loops
 from metasched.space.strides import contiguous
 from metasched.space.tiling import changed, choice, loop_handle, vectors
 
@@ -78,15 +79,14 @@ class BlockedElimination:
         for loop in top_loops(sch, block):
             kept = sch.copy()
             keep_results(kept, loop)
-            if _steps(kept.state.loop(loop)):
+            if _steps(kept.state.loop(loop)) or _later_rows(kept, loop):
                 found[:0] = changed(kept, partial(self._apply, loop))
             elif _later_columns(sch.state.loop(loop)):
                 found[:0] = changed(sch, partial(self._in_strips, loop))
         return found
 
     def _apply(self, loop: LoopRV, sch: Schedule) -> None:
-        join_equal(sch, loop)
-        step, rows = sch.right_looking(loop)
+        step, rows = _steps_outside(sch, loop)
         update = _update_below(sch, rows)
         lanes = self.vector_bits // update.block.writes[0].buffer.dtype.bits
         height, width = 4 if self.registers < 32 else 8, 3 * lanes
@@ -96,7 +96,8 @@ class BlockedElimination:
             step, _ = sch.cut_loop(step, extent - extent % size)
         _, inside = sch.split(step, [None, size])
         _, rows = sch.cut_loop(rows, inside)
-        block, inside = sch.fission(inside)
+        last = len(sch.state.loop(inside).body.stmts) - 1
+        block, inside = sch.fission(inside, [list(range(last)), [last]])
         _if_legal(sch, partial(self._rows_of_block, block, (extent % width, width, lanes)))
         sch.reorder(rows, inside)
         if extent % height:
@@ -216,10 +217,35 @@ def _steps(rows: For) -> bool:
     return steps.extent is rows.var and as_int(steps.min) == 0 and isinstance(steps.body, SeqStmt)
 
 
+def _later_rows(sch: Schedule, steps: LoopRV) -> bool:
+    """Whether a loop ends with the updates of all later rows, each along its columns."""
+    if not _later_iterations(sch.state.loop(steps)):
+        return False
+    try:
+        return bool(_update_below(sch, steps))
+    except ScheduleError:
+        return False
+
+
+def _steps_outside(sch: Schedule, loop: LoopRV) -> list[LoopRV]:
+    """The loop over the steps, and inside it the loop over the later rows."""
+    if _steps(sch.state.loop(loop)):
+        join_equal(sch, loop)
+        return sch.right_looking(loop)
+    rows = later_rows(sch, loop)
+    own_copies(sch, loop)
+    return [loop, rows]
+
+
 def _later_columns(steps: For) -> bool:
     """Whether several statements of a loop of constant extent end with a loop over all iterations
     that follow."""
-    last = steps.body.stmts[-1] if isinstance(steps.body, SeqStmt) else None
+    return isinstance(steps.body, SeqStmt) and _later_iterations(steps)
+
+
+def _later_iterations(steps: For) -> bool:
+    """Whether a loop of constant extent ends with a loop over all iterations that follow."""
+    last = steps.body.stmts[-1] if isinstance(steps.body, SeqStmt) else steps.body
     if not isinstance(last, For) or as_int(steps.extent) is None or not any(blocks_of(last)):
         return False
     known = Analyzer()

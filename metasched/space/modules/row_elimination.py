@@ -129,12 +129,15 @@ def _along_memory(sch: Schedule, loop: LoopRV) -> None:
 
 def keep_results(sch: Schedule, loop: LoopRV) -> None:
     """Let the blocks below a loop update their results, not a scalar that is stored at the end."""
-    for child in _children(sch, loop):
-        own = sch.state.scope(child.realize).block.alloc_buffers
-        for region in child.block.reads:
+    for token in [child.token for child in _children(sch, loop)]:
+        realize = sch.state.index.blocks.get(token)
+        if realize is None:  # it copied an element to itself
+            continue
+        own = sch.state.scope(realize).block.alloc_buffers
+        for region in realize.block.reads:
             if region.buffer in own and region.buffer.constant_shape() == (1,):
                 try:
-                    sch.keep_in_result(sch.get_block(child.block.name), region.buffer)
+                    sch.keep_in_result(sch.get_block(realize.block.name), region.buffer)
                 except ScheduleError:
                     continue
                 break
@@ -158,6 +161,20 @@ def _expand(sch: Schedule, child: Child, depth: int) -> None:
             sch.fission(handle, [[0], rest])
     except ScheduleError:
         undo_to(sch, before)
+
+
+def later_rows(sch: Schedule, steps: LoopRV) -> LoopRV:
+    """Merge the last loops directly below a loop as far as it is legal; returns the merged loop."""
+    items = _items(sch, steps)
+    rows = _handle(sch, items[-1])
+    for item in reversed(items[:-1]):
+        before = len(sch.trace)
+        try:
+            rows = sch.merge(_handle(sch, item), rows)
+        except ScheduleError:
+            undo_to(sch, before)
+            break
+    return rows
 
 
 def _push(sch: Schedule, loops: list[LoopRV]) -> None:
@@ -234,7 +251,7 @@ def _in_blocks(sch: Schedule, loop: LoopRV, parallel: bool) -> bool:
     )
     rows = uniform(sch, sizes)
     _, inside = sch.split(loop, [None, rows])
-    _own_copies(sch, inside)
+    own_copies(sch, inside)
     front: list[int] = []
     place = 0
     while place < len(_items(sch, inside)):
@@ -305,7 +322,7 @@ def _items(sch: Schedule, loop: LoopRV) -> tuple[Stmt, ...]:
     return node.body.items if isinstance(node.body, SeqStmt) else (node.body,)
 
 
-def _own_copies(sch: Schedule, rows: LoopRV) -> None:
+def own_copies(sch: Schedule, rows: LoopRV) -> None:
     """Give each row its own copy of the temporary buffers that it fills."""
     done: set[Buffer] = set()
     for child in _children(sch, rows):
