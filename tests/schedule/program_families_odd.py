@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 from strategies import random_args
 
 from metasched.errors import InterpretError, ParseError
@@ -385,11 +386,17 @@ STRUCTURED = [plain, in_place, inside, halves, reduced, running, repeated, viewe
 
 
 def _defined(text: str) -> bool:
-    """Whether a program reads only defined elements, and touches only declared regions."""
+    """Whether a program reads only defined elements, and touches only declared regions.
+
+    Conditions on data fail everywhere, hold everywhere, or hold in some places.
+    """
     try:
         func = parse(text)
         assert isinstance(func, PrimFunc)
-        run(func, *random_args(func, random.Random(0)), check_undefined=True, check_regions=True)
+        args = random_args(func, random.Random(0))
+        for fill in (None, 0, 1):
+            given = [a if fill is None else np.full_like(a, fill) for a in args]
+            run(func, *given, check_undefined=True, check_regions=True)
     except (InterpretError, ParseError):
         return False
     return True
