@@ -298,7 +298,7 @@ def operations() -> dict[str, tuple[int, Callable[[Player], None]]]:
 def aimed(number: int, unused: Collection[str]) -> int:
     """The first program from `number` on whose family is made for one of the primitives `unused`;
     `number` where no family is."""
-    made_for = [f for f, names in FAMILIES.items() if not {*names}.isdisjoint(unused)]
+    made_for = [f for f, ops in FAMILIES.items() if not {*" ".join(ops).split()}.isdisjoint(unused)]
     while made_for and family(number) not in made_for:
         number += 1
     return number

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from schedule.program_families_blocks import BLOCKS
 from schedule.program_families_borders import BORDERS
+from schedule.program_families_hollow import HOLLOW
 from schedule.program_families_odd import ODD
 from schedule.program_families_shapes import SHAPES
 from schedule.program_families_updates import UPDATES
@@ -246,7 +247,7 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
     windows: ("rolling_buffer", "rolling_buffer", "compute_at", "separate_window"),
     epilogues: (*["fuse_reduction_epilogue"] * 4, "decompose_reduction", "rfactor"),
     symbols: ("tile", "tile", "cache_write", "reverse_compute_at", "rfactor"),
-    twins: ("merge", "cache_index", "reverse_compute_inline", "unsafe_set_dtype"),
+    twins: ("merge", "cache_index", "reverse_compute_inline", "unsafe_set_dtype widen_dtype"),
     declared: ("unsafe_hide_buffer_access",),
     kernels: (
         "tensorize",
@@ -258,6 +259,7 @@ FAMILIES: dict[Family, tuple[str, ...]] = {
     ),
     **BLOCKS,
     **BORDERS,
+    **HOLLOW,
     **ODD,
     **SHAPES,
     **UPDATES,

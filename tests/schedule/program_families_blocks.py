@@ -311,6 +311,12 @@ BLOCKS = {
         "merge",
         "loop_partition",
     ),
-    views: ("set_scope", "unsafe_set_dtype", "compute_at", "cache_read", "transform_layout"),
+    views: (
+        "set_scope",
+        "unsafe_set_dtype widen_dtype",
+        "compute_at",
+        "cache_read",
+        "transform_layout",
+    ),
 }
 """Each family with the operations of the machine that it is made for."""
