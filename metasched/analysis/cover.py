@@ -23,7 +23,7 @@ from metasched.analysis.boxes import (
 )
 from metasched.analysis.failure import Failure
 from metasched.analysis.guarded import guarded_reads, stores_always
-from metasched.analysis.running import constant_ranges, idle_loop, is_uncertain, surely_run
+from metasched.analysis.running import constant_ranges, empty_loop, idle_loop, is_uncertain
 from metasched.analysis.scope import Child, Region, collect
 from metasched.analysis.threads import thread_loops
 from metasched.analysis.witness import Writer, witnessed
@@ -41,6 +41,7 @@ from metasched.ir.stmt import (
     BlockRealize,
     BufferStore,
     For,
+    LetStmt,
     fact,
 )
 from metasched.ir.visit import free_vars, reads_memory, substitute, walk_stmts
@@ -158,10 +159,14 @@ def _remember(key: tuple[object, ...]) -> None:
 
 
 def _bound_key(child: Child) -> tuple[object, ...]:
-    """The cache key of a child: its block, bindings, predicate and loops."""
+    """The cache key of a child: its block, bindings, predicate, loops, and what is around it."""
     realize = child.realize
     loops = [(p.var, p.min, p.extent, p.thread) for p in child.loops]
-    return (_own_key(realize.block), realize.iter_values, realize.predicate, *loops)
+    around = [
+        (v.var, v.value) if isinstance(v, LetStmt) else (v.var, v.dom.min, v.dom.extent)
+        for v in child.around
+    ]
+    return (_own_key(realize.block), realize.iter_values, realize.predicate, *loops, *around)
 
 
 @fact
@@ -191,7 +196,7 @@ def _covered(
         for p, empty in zip(given, idle, strict=True)
         if empty is None and not any(_skipped(child, [p])) and writes_all(p.block, buffer)
     ]
-    sure = [p for p in producers if surely_run(p.loops, shared, _used(p, buffer))]
+    sure = [p for p in producers if _empty_loop(p, buffer, shared) is None]
     common = child.loops[:shared]
     extra = thread_loops(common, buffer.scope)
     extra += [n for n in common if as_int(n.extent) == 1 and as_int(n.min) is not None]
@@ -216,6 +221,7 @@ def _covered(
             if itself and not child.branches and writes_all(child.block, buffer):
                 writers.append(_writer(child, buffer, shared, ())._replace(earlier=True))
             if not witnessed(child, buffer, writers, guarded=guarded):
+                idle += [_empty_loop(p, buffer, shared) for p in given]
                 return _uncovered(child, inputs(child.block)[k], given, idle)
     return None
 
@@ -230,8 +236,13 @@ def runs(producer: Child, buffer: Buffer, shared: int) -> bool:
 
     Loops that index its writes may be empty: the box that the producer fills is then empty, too.
     """
-    surely = surely_run(producer.loops, shared, _used(producer, buffer))
-    return surely and repeated_loop(producer, buffer, shared) is None
+    empty = _empty_loop(producer, buffer, shared)
+    return empty is None and repeated_loop(producer, buffer, shared) is None
+
+
+def _empty_loop(producer: Child, buffer: Buffer, shared: int) -> For | None:
+    """A loop below the `shared` loops that may be empty, and does not index the writes."""
+    return empty_loop(producer.loops, shared, _used(producer, buffer), producer.around)
 
 
 def _used(producer: Child, buffer: Buffer) -> frozenset[Var]:
@@ -266,7 +277,7 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     """
     if "auto_copy" in block.annotations:
         return True  # a generated copy writes the part of its region that lies in the buffer
-    children, loose = collect([block.body])
+    children, loose = collect([block.body], block.iter_vars)
     makers = [c for c in children if any(r.buffer is buffer for r in c.block.writes)]
     if not makers:
         if not stores_always(block, buffer):
@@ -286,8 +297,7 @@ def writes_all(block: Block, buffer: Buffer) -> bool:
     for child in makers:
         if child.branches or repeated_loop(child, buffer, 0) is not None:
             continue
-        inner = {n.var for n in child.loops} | {v.var for v in block.iter_vars}
-        if any(is_uncertain(n, inner) for n in child.loops) or not writes_all(child.block, buffer):
+        if _empty_loop(child, buffer, 0) is not None or not writes_all(child.block, buffer):
             continue
         varying = constant_ranges(child.loops)
         for where, region in bound_regions(child, writes=True):

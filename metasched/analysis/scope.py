@@ -30,6 +30,8 @@ from metasched.ir.stmt import (
     Evaluate,
     For,
     IfThenElse,
+    IterVar,
+    LetStmt,
     SeqStmt,
     Stmt,
     While,
@@ -55,11 +57,14 @@ class Child:
         loops: the loops around the block, from the scope block down.
         branches: the statements around the block because of which the block may not run: branches
             of conditions, bodies of `while`, and bodies of loops with a `break` or `continue`.
+        around: what the block may use beside the loops: the iterators of the scope block, and the
+            variables that statements around the block define.
     """
 
     realize: BlockRealize
     loops: tuple[For, ...]
     branches: tuple[Stmt, ...] = ()
+    around: tuple[IterVar | LetStmt, ...] = ()
 
     @property
     def block(self) -> Block:
@@ -153,18 +158,20 @@ def undetermined_iters(block: Block, region: BufferRegion) -> list[Var]:
     return [var for var in moving if met.get(var) != (0, 0)]
 
 
-def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[For, ...]]]]:
+def collect(
+    stmts: Sequence[Stmt], iters: tuple[IterVar, ...] = ()
+) -> tuple[list[Child], list[tuple[Stmt, tuple[For, ...]]]]:
     """The blocks directly below statements, and the loose statements outside of blocks.
 
     Returns the blocks in program order, and every statement that is neither a loop, a sequence nor
-    a block; each with the loops above it.
+    a block; each with the loops above it. `around` is as of `Child`.
     """
     children: list[Child] = []
     loose: list[tuple[Stmt, tuple[For, ...]]] = []
-    stack: list[tuple[Stmt, tuple[For, ...], tuple[Stmt, ...]]]
-    stack = [(s, (), ()) for s in reversed(stmts)]
+    stack: list[tuple[Stmt, tuple[For, ...], tuple[Stmt, ...], tuple[IterVar | LetStmt, ...]]]
+    stack = [(s, (), (), iters) for s in reversed(stmts)]
     while stack:
-        stmt, loops, branches = stack.pop()
+        stmt, loops, branches, around = stack.pop()
         nest: list[For] = []
         while type(stmt) is For:  # the most frequent node
             nest.append(stmt)
@@ -173,15 +180,17 @@ def collect(stmts: Sequence[Stmt]) -> tuple[list[Child], list[tuple[Stmt, tuple[
                 branches = (*branches, stmt)
         loops = (*loops, *nest)
         if isinstance(stmt, BlockRealize):
-            children.append(Child(stmt, loops, branches))
+            children.append(Child(stmt, loops, branches, around))
         elif isinstance(stmt, SeqStmt):
-            stack.extend((item, loops, branches) for item in reversed(stmt.items))
+            stack.extend((item, loops, branches, around) for item in reversed(stmt.items))
         else:
             if not _has_no_place(stmt, loops):
                 loose.append((stmt, loops))
             skipped = isinstance(stmt, (IfThenElse, While))
+            inside = (*around, stmt) if isinstance(stmt, LetStmt) else around
             stack.extend(
-                (s, loops, (*branches, s) if skipped else branches) for s in reversed(stmt.stmts)
+                (s, loops, (*branches, s) if skipped else branches, inside)
+                for s in reversed(stmt.stmts)
             )
     return children, loose
 
@@ -209,8 +218,8 @@ class _Parts:
 
     __slots__ = ("children", "edges", "incoming", "loose", "outgoing", "realizes", "under")
 
-    def __init__(self, stmts: Sequence[Stmt]) -> None:
-        self.realizes, self.loose = collect(stmts)
+    def __init__(self, block: Block) -> None:
+        self.realizes, self.loose = collect(block.stmts, block.iter_vars)
         self.children = {child.realize.block.token: child for child in self.realizes}
         self.edges: list[Edge] | None = None
         self.incoming: _ByToken = {}
@@ -239,7 +248,7 @@ class Scope:
         """The scope of `block`, analysed once for each Block object."""
         parts: _Parts | None = block.facts.get("scope")
         if parts is None:
-            parts = block.facts["scope"] = _Parts(block.stmts)
+            parts = block.facts["scope"] = _Parts(block)
         return Scope(block, parts)
 
     def child(self, token: BlockToken) -> Child:

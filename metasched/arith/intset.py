@@ -31,6 +31,7 @@ from metasched.ir.expr import (
     cast,
 )
 from metasched.ir.op import Call
+from metasched.ir.variables import is_symbol
 from metasched.ir.visit import free_vars, reads_memory, substitute
 
 Box: TypeAlias = Sequence[Range]
@@ -400,7 +401,7 @@ def running(an: Analyzer, ranges: Mapping[Var, Range], among: Iterable[Var]) -> 
         while isinstance(extent, FloorDiv) and (by := as_int(extent.b) or 0) > 0:
             extent, least = extent.a, least * by
         symbols = free_vars(extent)
-        if symbols and symbols.isdisjoint(ranges) and symbols.isdisjoint(an.ranges):
+        if symbols and all(map(is_symbol, symbols)):
             an = an.assume(extent >= least)
     return an
 

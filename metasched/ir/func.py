@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from metasched.errors import MetaschedError, brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import VOID, DType
-from metasched.ir.expr import Var
+from metasched.ir.expr import IntImm, Var
 from metasched.ir.intern import quick
 from metasched.ir.stmt import EMPTY, Block, BlockRealize, FrozenMap, Stmt, frozen
+from metasched.ir.variables import free_vars, note_symbols
 from metasched.tvm_names import MODULE, hint
 
 Param: TypeAlias = "Buffer | Var"
@@ -74,6 +75,19 @@ class PrimFunc(Printed):
     body: Stmt
     attrs: FrozenMap = EMPTY
     ret_type: DType = VOID
+
+    def _made(self) -> None:
+        note_symbols(self.symbols)
+
+    @property
+    def symbols(self) -> frozenset[Var]:
+        """The scalar parameters, and the variables in the layouts of the parameters."""
+        found = {p for p in self.params if isinstance(p, Var)}
+        for buffer in self.buffers:
+            for part in (*buffer.shape, *buffer.strides, buffer.elem_offset):
+                if part is not None and type(part) is not IntImm:
+                    found |= free_vars(part)
+        return frozenset(found)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

@@ -105,7 +105,7 @@ def quick(cls: type[C]) -> type[C]:
     The constructor that `dataclass` generates for a frozen class calls `object.__setattr__` for
     each field. The constructor made here fills an object of an unfrozen class with the same layout,
     then changes its class to `cls`. Edits copy paths of trees, so they spend most time in
-    constructors.
+    constructors. A method `_made` of the class, if there is one, runs at the end.
     """
     cls = dataclass(frozen=True, slots=True, eq=False)(cls)
     names: dict[str, Any] = {"_class": cls}
@@ -123,7 +123,10 @@ def quick(cls: type[C]) -> type[C]:
             names[f"_of_{n}"] = one.default
         heads.append(n if one.default is MISSING else f"{n}=_of_{n}")
         lines.append(f"self.{n} = {n}")
-    body = "\n    ".join([*lines, "self.__class__ = _class", "return self"])
+    lines.append("self.__class__ = _class")
+    if hasattr(cls, "_made"):
+        lines.append("self._made()")
+    body = "\n    ".join([*lines, "return self"])
     exec(f"def __new__(cls, {', '.join(heads)}):\n    {body}", names)
     cls.__new__ = names["__new__"]  # type: ignore[method-assign]
     del cls.__init__

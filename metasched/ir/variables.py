@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from metasched.ir.expr import Expr, Let, Var
 
 _NO_VARS: frozenset[Var] = frozenset()
@@ -33,3 +35,18 @@ def free_vars(expr: Expr) -> frozenset[Var]:
         known = found
     assert known is not None
     return known
+
+
+def is_symbol(var: Var) -> bool:
+    """Whether a variable has one value in a call: a scalar parameter of a function, or a variable
+    in the layout of a parameter.
+
+    False for a variable that no function has yet noted as its own.
+    """
+    return var._symbol  # type: ignore[attr-defined, no-any-return]
+
+
+def note_symbols(variables: Iterable[Var]) -> None:
+    """Note that a function has the variables as symbols; called by `PrimFunc` alone."""
+    for var in variables:
+        object.__setattr__(var, "_symbol", True)

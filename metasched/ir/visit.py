@@ -35,8 +35,8 @@ from metasched.ir.stmt import (
     evolve,
     fact,
 )
+from metasched.ir.variables import free_vars as free_vars
 
-_NO_VARS: frozenset[Var] = frozenset()
 _LISTS = 8  # the most lists of conditions under which `walk_under` visits a part then
 T = TypeVar("T")
 ExprFn = Callable[[Expr], "Expr | None"]
@@ -189,34 +189,6 @@ def walk(stmt: Stmt) -> Iterator[Stmt | Expr]:
 def blocks_of(stmt: Stmt) -> Iterator[BlockRealize]:
     """Every realised block of the subtree in program order, outer before inner."""
     return (s for s in walk_stmts(stmt) if isinstance(s, BlockRealize))
-
-
-def free_vars(expr: Expr) -> frozenset[Var]:
-    """The variables that an expression mentions but does not bind; cached on the node."""
-    known = expr._free
-    if known is not None:
-        return known
-    stack = [expr]
-    while stack:
-        node = stack[-1]
-        missing = [c for c in node.children if c._free is None]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
-        if isinstance(node, Var):
-            found = frozenset((node,))
-        elif not node.children:
-            found = _NO_VARS
-        else:
-            parts = [c._free for c in node.children if c._free is not None]
-            found = parts[0] if len(parts) == 1 else _NO_VARS.union(*parts)
-            if isinstance(node, Let):
-                found = parts[0] | (parts[1] - {node.var})
-        object.__setattr__(node, "_free", found)
-        known = found
-    assert known is not None
-    return known
 
 
 def stmt_vars(stmt: Stmt) -> frozenset[Var]:

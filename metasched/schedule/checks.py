@@ -162,7 +162,7 @@ def in_view(state: State, node: Stmt, expr: Expr) -> Expr:
 
     These are the variables of the function and of the loops above `node`. Raises for others.
     """
-    known = function_vars(state, node) | {loop.var for loop in state.loops_above(node)}
+    known = state.func_of(node)[1].symbols | {loop.var for loop in state.loops_above(node)}
     meant, unknown = by_name(expr, known)
     if unknown:
         raise state.error(
@@ -171,12 +171,6 @@ def in_view(state: State, node: Stmt, expr: Expr) -> Expr:
             node,
         )
     return meant
-
-
-def function_vars(state: State, node: Stmt) -> set[Var]:
-    """The scalar parameters of the function around `node` and the extents of its parameters."""
-    _, func = state.func_of(node)
-    return set().union(*({p} if isinstance(p, Var) else _layout_vars(p) for p in func.params))
 
 
 def known_here(state: State, node: Stmt) -> Analyzer:
@@ -204,14 +198,6 @@ def by_name(
         v: named[v.name, v.dtype] for v in others if (v.name, v.dtype) in named
     }
     return substitute(expr, meant) if meant else expr, [v for v in others if v not in meant]
-
-
-def _layout_vars(buffer: Buffer) -> frozenset[Var]:
-    """The variables in the shape, strides and offset of a buffer."""
-    parts = [*buffer.shape, *buffer.strides]
-    if buffer.elem_offset is not None:
-        parts.append(buffer.elem_offset)
-    return frozenset().union(*map(free_vars, parts))
 
 
 def require_stage_pipeline(

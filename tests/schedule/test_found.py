@@ -794,12 +794,11 @@ def f(A: T.Buffer((3, 4)), D: T.Buffer((3,))):
     if empty:
         text = "the loop k may leave D without an iteration"
         check_refused(sch, lambda: sch.decompose_reduction("D", loop), "empty-reduction", text)
-        copies = (
-            lambda: sch.cache_write("D", 0, "global"),
-            lambda: sch.reindex_cache_write("D", 0, "global", lambda i, k: (i,)),
-        )
-        for copy in copies:
-            check_refused(sch, copy, "empty-reduction", text)
+        copy = "the loop k may have no iteration"
+        check_refused(sch, lambda: sch.cache_write("D", 0, "global"), "region-cover", copy)
+        text = "D is not proved to run for all values of its iterators"
+        again = lambda: sch.reindex_cache_write("D", 0, "global", lambda i, k: (i,))  # noqa: E731
+        check_refused(sch, again, "partial-domain", text)
     else:
         sch.cache_write("D", 0, "global")
         sch.decompose_reduction("D", loop)
@@ -822,5 +821,82 @@ def f(A: T.Buffer((3, 4)), N: T.Buffer((3,), "int32"), D: T.Buffer((3,))):
                 D[vi] = D[vi] + A[vi, vk]
 """)
     sch = Schedule(func)
-    text = "the loop k may leave D without an iteration"
-    check_refused(sch, lambda: sch.cache_write("D", 0, "global"), "empty-reduction", text)
+    text = "the loop k may have no iteration"
+    check_refused(sch, lambda: sch.cache_write("D", 0, "global"), "region-cover", text)
+
+
+ROWS = """
+@T.prim_func
+def f(
+    A: T.Buffer((3, 4)), N: T.Buffer((3,), "int32"), B: T.Buffer((3,)), R: T.Buffer((3,)),
+    C: T.Buffer((3,)), n: T.int32,
+):
+    for r in range(3):
+        with T.block("row"):
+            vr = T.axis.spatial(3, r)
+            m = {length}
+            for k in range(m):
+                with T.block("C"):
+                    vk = T.axis.reduce(4, k)
+                    with T.init():
+                        C[vr] = T.float32(0)
+                    C[vr] = C[vr] + A[vr, vk]
+    for r in range(3):
+        with T.block("R"):
+            vr = T.axis.spatial(3, r)
+            R[vr] = C[vr]
+"""
+
+
+@pytest.mark.parametrize("length", ["N[vr]", "vr", "T.min(N[vr], n)"])
+def test_rows_of_variable_length_leave_their_results_as_they_were(length: str) -> None:
+    """Blocks around, variables and memory decide lengths, which no kernel asserts."""
+    sch = Schedule(parse(ROWS.format(length=length)))
+    text = "reads C_global.*which is not proved to be written before: C_global.* by row"
+    check_refused(sch, lambda: sch.cache_write("row", 0, "global", ["R"]), "region-cover", text)
+
+
+def test_a_rolling_update_of_rows_without_an_iteration_is_refused() -> None:
+    """The result so far begins with the identity, which the step brought over the old value."""
+    sch = Schedule(parse(ROWS.format(length="N[vr]")))
+    (loop,) = sch.get_loops("C")
+    text = "the loop k may leave C without an iteration"
+    check_refused(sch, lambda: sch.rolling_update([loop], 2), "empty-reduction", text)
+    sch = Schedule(func := parse(ROWS.format(length="n")), check=True)
+    sch.rolling_update(sch.get_loops("C"), 2)
+    assert sch.get(sch.get_block("C_final")).writes[0].buffer is func.params[4]
+
+
+FILLED = """    C = T.alloc_buffer((3,))
+    for r in range(3):
+        with T.block("B"):
+            vr = T.axis.spatial(3, r)
+            C[vr] = B[vr]
+    for r in range(3):
+        with T.block("row"):"""
+
+
+@pytest.mark.parametrize(("length", "kept"), [("N[vr]", True), ("vr", True), ("n", False)])
+def test_an_expanded_buffer_keeps_what_rows_without_an_iteration_leave(
+    length: str, kept: bool
+) -> None:
+    """The values of the first stage moved to a buffer of their own, where nothing read them."""
+    first = ROWS.index("    for r in range(3):")
+    second = ROWS.index("            vr = T.axis", first)
+    text = ROWS[:first].replace("C: T.Buffer((3,)), ", "") + FILLED + "\n" + ROWS[second:]
+    func = parse(text.format(length=length))
+    sch = Schedule(func, check=True)
+    (loop,) = sch.get_loops("B")
+    if kept:
+        said = "block R may read a value of C from another iteration of r"
+        check_refused(sch, lambda: sch.expand_buffer("B", 0, loop), "value-carried", said)
+    else:
+        sch.expand_buffer("B", 0, loop)
+
+
+@pytest.mark.parametrize("length", ["vr + 1", "4 - vr", "n", "T.max(N[vr], 1)"])
+def test_rows_with_an_iteration_are_results(length: str) -> None:
+    """A scalar parameter is a length that kernels assert."""
+    func = parse(ROWS.format(length=length))
+    sch = Schedule(func, check=True)
+    sch.cache_write("row", 0, "global", ["R"])

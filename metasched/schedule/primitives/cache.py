@@ -51,7 +51,6 @@ from metasched.schedule.checks import (
 from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import known_ranges, updates
-from metasched.schedule.primitives.decompose_reduction import require_results
 from metasched.schedule.primitives.new_stage import init_around, require_free_of_init
 from metasched.schedule.primitives.scope_box import box_to_read, clipped, scope_bounds
 from metasched.schedule.primitives.storage import pick_buffer
@@ -417,9 +416,7 @@ def _condition(state: State, anchor: Stmt, readers: Sequence[Child]) -> Stmt | N
 
 
 def _refuse_skipped(state: State, anchor: Stmt, writer: Child, readers: Sequence[Child]) -> None:
-    """Refuse a condition that may skip `anchor` (the writer's statement) where a reader runs, and
-    results without an iteration."""
-    require_results(state, writer.realize)
+    """Refuse a condition that may skip `anchor` (the writer's statement) where a reader runs."""
     condition = _condition(state, anchor, readers)
     if condition is not None:
         raise state.error(

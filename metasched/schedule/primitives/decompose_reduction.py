@@ -21,7 +21,6 @@ from metasched.ir.visit import (
 )
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
-    function_vars,
     proof,
     refuse_hidden,
     refuse_on,
@@ -182,19 +181,6 @@ def _require_no_repetition(
         raise state.error("repeated-reduction", f"{text}, so the init must stay", loop, hint=hint)
 
 
-def require_results(state: State, realize: BlockRealize) -> None:
-    """Refuse a reduction whose length, by an iterator of a block around or a variable, may be zero
-    for a result: a copy of the results would hold an element that nobody wrote.
-
-    Lengths by loops and sizes are left to region cover.
-    """
-    loops = tuple(state.loops_above(realize))
-    known = {loop.var for loop in loops} | function_vars(state, realize)
-    named = any(not free_vars(loop.extent) <= known for loop in loops)
-    if realize.block.init is not None and named:
-        require_iterations(state, realize, loops)
-
-
 @proof
 def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ...]) -> None:
     """Refuse a reduction whose length varies and may be zero, or is zero.
@@ -212,7 +198,7 @@ def require_iterations(state: State, realize: BlockRealize, loops: tuple[For, ..
     others = {n.var for n in above if n.var not in dropped}
     around = ranges_of([n for n in above if n.var in others])
     known = Analyzer({**known_ranges(state, realize), **around})
-    sizes = function_vars(state, realize)  # which are the same for every result
+    sizes = state.func_of(realize)[1].symbols  # which are the same for every result
     for symbol in sizes.difference(state.func_of(realize)[1].params):
         known = known.assume(symbol >= 1)  # a kernel of the program as written asserts it
 

@@ -18,7 +18,6 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars
 from metasched.schedule.checks import (
     by_name,
-    function_vars,
 )
 from metasched.schedule.instruction import handles_in
 from metasched.schedule.state import State
@@ -87,7 +86,7 @@ def as_index_map(state: State, source: MapLike, ndim: int, node: Stmt) -> IndexM
         mapping = IndexMap(mapping.inputs, tuple(map(state.expr, mapping.outputs)))
     if not all(e.dtype.is_int for e in mapping.outputs):
         raise state.error("bad-index-map", "the index map gives values that are not integers", node)
-    known = function_vars(state, node)
+    known = state.func_of(node)[1].symbols
     found = [by_name(e, known, mapping.inputs) for e in mapping.outputs]
     foreign = [v for _, unknown in found for v in unknown]
     if foreign:

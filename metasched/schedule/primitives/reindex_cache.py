@@ -25,7 +25,6 @@ from metasched.schedule.handles import BlockLike, BlockRV
 from metasched.schedule.instruction import primitive
 from metasched.schedule.primitives.access_pattern import one_pattern
 from metasched.schedule.primitives.cache import split_point
-from metasched.schedule.primitives.decompose_reduction import require_results
 from metasched.schedule.primitives.layout_arguments import as_index_map
 from metasched.schedule.primitives.new_stage import require_limit, with_buffers
 from metasched.schedule.primitives.reindex import covered_iters, put_stage
@@ -111,7 +110,6 @@ def reindex_cache_write(
         who = ", ".join(w.block.name for w in writers)
         raise state.error("other-writer", f"{buffer.name} is written by {who}", realize)
     refuse_outside(state, scope, buffer)
-    require_results(state, realize)
     readers = [c for c in scope.readers(buffer) if c.realize is not realize]
     anchor = split_point(state, writers[0], readers)
     outer = state.loops_above(anchor)

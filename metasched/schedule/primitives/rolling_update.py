@@ -63,6 +63,7 @@ from metasched.schedule.checks import (
 )
 from metasched.schedule.handles import BlockRV, LoopRV
 from metasched.schedule.instruction import primitive
+from metasched.schedule.primitives.decompose_reduction import require_iterations
 from metasched.schedule.primitives.rolling_masked import Hidden, chooses, hidden, of_rest
 from metasched.schedule.primitives.rolling_members import (
     Member,
@@ -94,11 +95,11 @@ def rolling_update(state: State, loops: Sequence[LoopRV], size: int | Expr) -> B
     requires  neighbouring nests of one scope, each a chain of plain serial loops from zero around
               one block without predicate, whose iterators over these loops are the loops; no block
               that overwrites what an earlier one reads; loops of one extent; complete blocks and
-              reductions, each of one store, with an identity as init, over the given loop alone; a
-              block that reads results of an earlier block at positions of the axis reads its own
-              position; sums that depend on another reduction by a factor exp((x - m) * c), where m
-              is the maximum of the x and c > 0 (or the minimum, and c < 0), or by a factor free of
-              the axis
+              reductions, each of one store, with an identity as init, over the given loop alone, of
+              one iteration or more if the length varies; a block that reads results of an earlier
+              block at positions of the axis reads its own position; sums that depend on another
+              reduction by a factor exp((x - m) * c), where m is the maximum of the x and c > 0 (or
+              the minimum, and c < 0), or by a factor free of the axis
     rewrite   for k in range(8): M(M[0] = max(M[0], A[k]))
               for k in range(8): C(C[0] += exp(A[k] - M[0]))
               ->
@@ -143,6 +144,8 @@ def _require_stages(state: State, scope: Scope, members: Sequence[Member]) -> No
     for member in members:
         require_complete_or_reduction(state, scope, member.realize)
         refuse_on(state, region_cover(scope, member.block.token), member.realize)
+        if member.block.init is not None:
+            require_iterations(state, member.realize, tuple(member.chain))
     for edge in scope.edges:
         if edge.kind is EdgeKind.WAR and edge.src in tokens and edge.dst in tokens:
             first, second = (scope.child(token).block.name for token in (edge.src, edge.dst))
