@@ -179,7 +179,7 @@ def _share_steps(costs: list[_Cost]) -> None:
 
 def _overlap(costs: list[_Cost], machine: MachineModel) -> None:
     """Let results of one body wait at the same time: four sums along one loop take as long as the
-    slowest of them, or as the arithmetic of all."""
+    slowest of them, or as the arithmetic of all. The steps of the loop run meanwhile."""
     bodies: dict[int, list[_Cost]] = {}
     for cost in costs:
         inside = cost.block.depth < len(cost.nest.order) and not cost.block.fold
@@ -194,8 +194,11 @@ def _overlap(costs: list[_Cost], machine: MachineModel) -> None:
         longest = max(n * c.block.waits for n, c in zip(trips, body, strict=True))
         whole = max(sum(busy), longest)
         part = min(1.0, whole / sum(c.compute for c in body))
+        steps, idle = sum(c.steps for c in body), max(whole - sum(busy), 0.0)
+        left = max(1.0 - idle / steps, 0.0) if steps else 0.0
         for cost in body:
             cost.compute *= part
+            cost.steps *= left
 
 
 def _described(cost: _Cost, machine: MachineModel) -> list[float]:

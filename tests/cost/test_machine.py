@@ -466,6 +466,25 @@ def main(A: T.Buffer((512, 16)), S: T.Buffer((16,))):
     assert total(16) == pytest.approx(2 * total(1), rel=0.01)
 
 
+def test_steps_of_a_loop_run_while_its_sums_wait():
+    """A sum of floats waits 4 cycles, in which the step of the loop runs; a copy waits for none."""
+
+    def steps(value):
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((512,)), S: T.Buffer((512,))):
+    for k in range(512):
+        with T.block("S"):
+            v = T.axis.opaque(512, k)
+            {value}
+"""
+        return 2.0 ** machine(parse(text), work=512.0)["loop_steps"]
+
+    assert steps("S[v] = A[v] + T.float32(1)") == pytest.approx(4.0, rel=0.01)
+    assert steps("S[0] = S[0] + A[v]") == pytest.approx(0.0, abs=0.01)
+    assert steps("S[0] = T.max(S[0], A[v])") == pytest.approx(1.0, rel=0.01)  # waits 2 cycles
+
+
 def test_a_sum_of_integers_waits_a_quarter_as_long():
     """One accumulator: 4 cycles for each sum of floats, 1 for each sum of integers."""
 
