@@ -46,7 +46,8 @@ def expected(func: PrimFunc, hard: bool = False) -> tuple[list[Any], list[Any]]:
     out = [a.copy() for a in args]
     run(func, *out)
     for array in (*args, *out):
-        array.flags.writeable = False
+        if isinstance(array, np.ndarray):  # scalars cannot be written anyway
+            array.flags.writeable = False
     return args, out
 
 

@@ -308,10 +308,9 @@ def random_func(rng: random.Random) -> PrimFunc:
     return maker.func()
 
 
-def random_args(
-    func: PrimFunc, rng: random.Random, *, hard: bool = False
-) -> list[np.ndarray[Any, Any]]:
-    """Arguments for a function: small integers in each buffer's type, symbolic extents drawn.
+def random_args(func: PrimFunc, rng: random.Random, *, hard: bool = False) -> list[Any]:
+    """Arguments for a function: small integers in each buffer's type, symbolic extents drawn,
+    scalars from 1 to 4.
 
     If `hard`, integers that are no indices take all values of their type, and every eighth float is
     an infinity, NaN or a zero of either sign.
@@ -320,7 +319,9 @@ def random_args(
     sizes: dict[Var, Expr] = {}
     out = []
     for param in func.params:
-        assert isinstance(param, Buffer)
+        if isinstance(param, Var):
+            out.append(param.dtype.numpy.type(rng.randint(1, 4)))
+            continue
         for var in sorted({v for s in param.shape for v in free_vars(s)}, key=lambda v: v.name):
             sizes.setdefault(var, as_expr(rng.randint(1, 6), var.dtype))
         shape = [int(as_int(Analyzer().simplify(substitute(s, sizes))) or 0) for s in param.shape]

@@ -32,7 +32,8 @@ def _bounds(rng: random.Random, row: str, m: int) -> tuple[str, str]:
     high = rng.choice([
         f"T.min({row}, {m})", f"T.max(T.min({row}, {m}) - 1, 0)", f"T.min({row} * 2, {m})",
         f"T.min(T.max(N[{row}], 0), {m})", f"T.min(T.max(N[{row}], 0), {m})",
-        f"T.min(T.max(N[0], 0), {m})", str(m) if low != "0" else f"T.min({row} % 2, {m})",
+        f"T.min(T.max(N[0], 0), {m})", f"T.min(s, {m})", f"T.min(T.max(s - {row}, 0), {m})",
+        str(m) if low != "0" else f"T.min({row} % 2, {m})",
     ])  # fmt: skip
     return low, high
 
@@ -47,6 +48,7 @@ def hollow(rng: random.Random) -> str:
     kept = rng.random() < 0.5  # C is an argument
     head = [f'A: T.Buffer(({n}, {m}), "{dtype}")', f'N: T.Buffer(({n},), "int32")',
             f'B: T.Buffer({shape}, "{dtype}")', f'R: T.Buffer({shape}, "{dtype}")']  # fmt: skip
+    head.append("s: T.int32")
     if kept:
         head.append(f'C: T.Buffer({shape}, "{dtype}")')
     else:

@@ -35,6 +35,9 @@ class Draft:
         self.count = 0
         for name in "AR":
             self.param(name)
+        self.scalar = rng.choice(["s", "t", ""]) if rng.random() < 0.4 else ""
+        if self.scalar:
+            self.params.append(f"{self.scalar}: T.int32")
         for _ in range(rng.randint(2, 4)):
             rng.choice(kinds)(self)
         if len(self.whole) > 2:  # what was made is seen outside
@@ -81,6 +84,8 @@ class Draft:
         n, m, rng = self.n, self.m, self.rng
         k, by = rng.randint(0, max(n, m)), rng.choice([2, 2, 3])
         data = "A[{}, {}]" if self.dtype == "bool" else "A[{}, {}] > 0"
+        if (s := self.scalar) and rng.random() < 0.3:
+            return rng.choice([f"{i} < {s}", f"{j} % {s} == 0", f"{i} + {s} > {j}", f"{s} == {k}"])
         return rng.choice([
             f"{i} < {k}", f"{i} >= {k}", f"{i} % {by} == {k % by}", f"{i} + {j} < {k}",
             f"{j} != {k % m}", f"{i} // {by} == {j} // {by}", f"{j} * {by} + 1 < {m}",
@@ -92,6 +97,12 @@ class Draft:
         n, m, rng = self.n, self.m, self.rng
         by = rng.choice([1, 2, 3])
         one = self.number()
+        if (s := self.scalar) and rng.random() < 0.2:
+            return rng.choice([
+                f"{source}[({i} + {s}) % {n}, {j}]", f"{source}[{i}, ({j}) * {s} % {m}]",
+                f"{source}[T.min({i} + {s}, {n - 1}), {j}]", f"{source}[{i}, ({j}) // {s}]",
+                f"T.if_then_else({i} >= {s}, {source}[{i} - {s}, {j}], {one})",
+            ])  # fmt: skip
         return rng.choice([
             *[f"{source}[{i}, {j}]"] * 4, f"{source}[{n - 1} - {i}, {j}]",
             f"{source}[{i}, {m - 1} - ({j})]", f"{source}[({i}) // {by}, {j}]",
@@ -395,7 +406,7 @@ def _defined(text: str) -> bool:
         assert isinstance(func, PrimFunc)
         args = random_args(func, random.Random(0))
         for fill in (None, 0, 1):
-            given = [a if fill is None else np.full_like(a, fill) for a in args]
+            given = [np.full_like(a, fill) if np.ndim(a) and fill is not None else a for a in args]
             run(func, *given, check_undefined=True, check_regions=True)
     except (InterpretError, ParseError):
         return False
