@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import prod
+from math import inf, prod
 
 from metasched.analysis.access import SHUFFLED, Access, accesses, stride_of, strides
 from metasched.analysis.block import is_leaf, loop_iter_kind
@@ -30,7 +30,7 @@ from metasched.ir.buffer import Buffer, BufferLoad
 from metasched.ir.expr import Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, BlockToken, BufferStore, For, ForKind, IterKind, While, fact
-from metasched.ir.visit import free_vars, substitute, walk_stmts
+from metasched.ir.visit import free_vars, reads_memory, substitute, walk_stmts
 from metasched.lower.passes.even_lanes import counts_together
 from metasched.lower.passes.turned_rows import MOST_BYTES, row_span
 from metasched.schedule.handles import BlockRV, ExprRV
@@ -48,7 +48,7 @@ from metasched.space.strides import (
 
 COPIES = 1 << 10
 """The most elements of memory of which each lane gets a copy."""
-UNROLLED = 256
+UNROLLED = 320
 """Loops that address copies are unrolled to at most this many iterations."""
 LONGEST = 64
 """The most elements between lanes that lie in rows."""
@@ -461,18 +461,38 @@ def _unroll(
                 sch.unroll(sch.get_loops(block)[position])
         return
     copies = set(sch.state.scope(child.realize).block.alloc_buffers) - old
-    handles, ranges, total = sch.get_loops(block), _ranges(child.loops), 1
+    handles, ranges = sch.get_loops(block), _ranges(child.loops)
     found = [a for a in accesses(child.block) if a.buffer in copies]
     ends = frozenset[Var]()  # of unrolled loops, which are constants only where these are
     for position in range(len(child.loops) - 1, depth - 1, -1):
         node = child.loops[position]
-        total *= int(min(interval(node.extent, ranges)[1], UNROLLED + 1))
-        if total > UNROLLED:
+        if _iterations(child.loops[position:], ranges) > UNROLLED:
             return
-        moves = node.var in ends or any(stride_of(a, child, node) for a in found)
+        moves = node.var in ends or any(_addresses(a, child, node) for a in found)
         if node.kind is ForKind.VECTORIZED or moves:
             sch.unroll(handles[position])
             ends |= frozenset().union(*map(free_vars, node.exprs))
+
+
+def _addresses(access: Access, child: Child, loop: For) -> bool:
+    """Whether the place of an access depends on a loop, and on no memory."""
+    move = stride_of(access, child, loop)
+    if move is not None:
+        return move != 0
+    places = [substitute(index, child.realize.bindings) for index in access.indices]
+    return any(loop.var in free_vars(p) and not reads_memory(p) for p in places)
+
+
+def _iterations(loops: Sequence[For], ranges: Mapping[Var, Interval]) -> float:
+    """How often nested loops run their body; more than `UNROLLED` stands for all larger numbers."""
+    if not loops:
+        return 1
+    first, inside = loops[0], loops[1:]
+    (low, _), (_, most) = interval(first.min, ranges), interval(first.extent, ranges)
+    if most > UNROLLED or all(first.var not in free_vars(e) for n in inside for e in n.exprs):
+        return most * _iterations(inside, ranges)
+    values = range(int(low), int(low + most)) if abs(low) < inf else ()
+    return sum(_iterations(inside, {**ranges, first.var: (v, v)}) for v in values)
 
 
 def _elements(buffer: Buffer) -> int:

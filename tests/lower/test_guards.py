@@ -10,7 +10,7 @@ from metasched import Schedule
 from metasched.arith.analyzer import Analyzer
 from metasched.ir.expr import as_expr, as_int
 from metasched.ir.stmt import For, ForKind, IfThenElse, LetStmt
-from metasched.ir.visit import substitute, walk_stmts
+from metasched.ir.visit import free_vars, loads_of, substitute, walk_stmts
 from metasched.lower.pipeline import lower
 from metasched.script import parse
 
@@ -102,3 +102,59 @@ def test_whole_vectors_run_loops_without_masks(more):
     tested = [any(isinstance(s, IfThenElse) for s in walk_stmts(loop.body)) for loop in lanes]
     assert tested == [False, True]
     agree(source, integers((70,)), np.zeros(70, "float32"))
+
+
+SORTED = """
+@T.prim_func
+def main(x: T.Buffer((74,), "float32"), y: T.Buffer((70,), "float32")):
+    for p_0 in T.parallel(5):
+        v = T.alloc_buffer((5, 16), "float32", scope="local")
+        for p_1 in T.vectorized(16):
+            for k in T.unroll(5):
+                if p_0 * 16 + p_1 < 70:
+                    v[k, p_1] = x[p_0 * 16 + p_1 + k]
+            for i in T.unroll(4):
+                for j in T.unroll(i + 1, 5):
+                    if {test}:
+                        t = v[i, p_1]
+                        v[i, p_1] = v[j, p_1]
+                        v[j, p_1] = t
+            if p_0 * 16 + p_1 < 70:
+                y[p_0 * 16 + p_1] = v[2, p_1] - v[1, p_1] * T.float32(2)
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "p_0 * 16 + p_1 < 70 and v[j, p_1] < v[i, p_1]",
+        "v[j, p_1] < v[i, p_1] and p_0 * 16 + p_1 < 70 and v[0, p_1] < T.float32(3)",
+    ],
+)
+def test_tests_beside_tests_of_memory_move(test):
+    source = SORTED.format(test=test)
+    func = lower(parse(source), NATIVE)
+    lanes = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.var.name == "p_1"]
+    tests = [
+        {s.condition for s in walk_stmts(loop.body) if isinstance(s, IfThenElse)} for loop in lanes
+    ]
+    own = [{c for c in each if loop.var in free_vars(c) and not loads_of(c)}
+           for loop, each in zip(lanes, tests, strict=True)]  # fmt: skip
+    assert [len(each) for each in own] == [0, 1]
+    agree(source, integers((74,)), np.zeros(70, "float32"))
+
+
+@pytest.mark.parametrize(
+    "order", ["i > k and m[k] > 0", "m[k] > 0 and i > k", "m[k] > 0 and k < 9"]
+)
+def test_a_loop_is_narrowed_beside_a_test_of_memory(order):
+    source = f"""
+@T.prim_func
+def main(m: T.Buffer((80,), "int32"), y: T.Buffer((5,), "int32")):
+    for i in range(5):
+        for k in range(80):
+            if {order}:
+                y[i] = y[i] * 3 + m[k]
+                m[k] = m[k] - 1
+"""
+    agree(source, integers((80,), np.int32), np.zeros(5, "int32"))

@@ -466,3 +466,85 @@ def test_medians_are_those_of_numpy() -> None:
     build(sch.mod, target="native")(a, b)
     windows = np.lib.stride_tricks.sliding_window_view(a, (3, 3)).reshape(N - 2, M - 2, 9)
     np.testing.assert_array_equal(b[1:-1, 1:-1], np.median(windows, axis=2).astype(np.uint8))
+
+
+@T.prim_func
+def selection(A: T.Buffer((N, M)), B: T.Buffer((N, M))):
+    """The smaller half of a window of 25 is sorted: 234 steps, where a square would have 312."""
+    for y in range(N - 4):
+        for x in range(M - 4):
+            v = T.alloc_buffer((25,))
+            for dy, dx in T.grid(5, 5):
+                v[dy * 5 + dx] = A[y + dy, x + dx]
+            for i in range(13):
+                for j in range(i + 1, 25):
+                    if v[j] < v[i]:
+                        t = v[i]
+                        v[i] = v[j]
+                        v[j] = t
+            B[y, x] = v[12]
+
+
+@T.prim_func
+def odd_even(A: T.Buffer((N, M)), B: T.Buffer((N, M))):
+    """No multiple of a step gives the place of its first pair."""
+    for y in range(N - 4):
+        for x in range(M - 4):
+            v = T.alloc_buffer((25,))
+            for dy, dx in T.grid(5, 5):
+                v[dy * 5 + dx] = A[y + dy, x + dx]
+            for s in range(25):
+                for i in range(12):
+                    p = 2 * i + s % 2
+                    low = T.min(v[p], v[p + 1])
+                    high = T.max(v[p], v[p + 1])
+                    v[p] = low
+                    v[p + 1] = high
+            B[y, x] = v[12]
+
+
+@pytest.mark.parametrize("func", [selection, odd_even])
+def test_networks_of_large_windows_stay_in_registers(func: PrimFunc) -> None:
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    steps = sch.state.loops_above(sch.state.block(sch.get_block("v_1")))[-2:]
+    assert {n.kind for n in steps} == {ForKind.UNROLLED}
+    a = np.random.default_rng(0).standard_normal((N, M), np.float32)
+    b = np.zeros((N, M), np.float32)
+    build(sch.mod, target="native")(a, b)
+    windows = np.lib.stride_tricks.sliding_window_view(a, (5, 5)).reshape(N - 4, M - 4, 25)
+    np.testing.assert_array_equal(b[:-4, :-4], np.median(windows, axis=2))
+    a[3:7, 20:90:3] = np.nan
+    check_bits(func, sch, a)
+
+
+def check_bits(func: PrimFunc, sch: Schedule, *inputs: np.ndarray) -> None:
+    """The kernel gives what the program as written gives, NaN included."""
+    results = []
+    for mod in (func, sch.mod):
+        out = np.zeros((N, M), np.float32)
+        build(mod, target="native")(*inputs, out)
+        results.append(out)
+    np.testing.assert_array_equal(*results)
+
+
+@T.prim_func
+def named_places(A: T.Buffer((N, M)), P: T.Buffer((8,), "int32"), B: T.Buffer((N, M))):
+    """Memory names the places of the copies: no unrolled loop tells them."""
+    for y in range(N):
+        for x in range(M):
+            v = T.alloc_buffer((8,))
+            for k in range(8):
+                v[k] = A[y, x] * T.float32(k)
+            for s in range(8):
+                p = P[s]
+                v[p] = v[p] + v[7 - p]
+            B[y, x] = v[3]
+
+
+def test_loops_whose_places_memory_names_stay_loops() -> None:
+    sch = Schedule(named_places)
+    default_trace(named_places, TARGET).apply(sch)
+    block = sch.state.block(sch.get_block("v_1"))
+    assert ForKind.UNROLLED not in {n.kind for n in sch.state.loops_above(block)}
+    assert len(_lanes(sch)) == 1

@@ -1,9 +1,10 @@
 """Conditions move out of loops, and loops split where a condition holds for all iterations.
 
-A test without the loop's variable moves in front of the loop. A test that is linear in the variable
-splits the loop into two versions. If the test holds for every iteration, the plain loop runs, else
-the loop with the test (masked, if vectorized). Long serial loops and parallel loops run over fewer
-iterations instead, so that threads share only the iterations that pass the test. A serial loop
+A test without the loop's variable moves in front of the loop; tests of memory beside it stay. A
+test that is linear in the variable splits the loop into two versions. If the test holds for every
+iteration, the plain loop runs, else the loop with the test (masked, if vectorized). Long serial
+loops and parallel loops run over fewer iterations instead, so that threads share only the
+iterations that pass the test. A serial loop
 around two such versions is cut where the test fails first:
 
     for i in 16: if i < 15: S(i) else: T(i)  ->  for i in 15: S(i); T(15)
@@ -123,15 +124,22 @@ def all_of(parts: list[Expr]) -> Expr:
     return total
 
 
-def _guard(condition: Expr, body: Stmt, orelse: Stmt | None = None) -> Stmt:
-    return body if condition is TRUE else IfThenElse(condition, body, orelse)
+def _guard(condition: Expr, body: Stmt) -> Stmt:
+    """A statement under a condition, which joins the condition of the statement."""
+    if condition is TRUE:
+        return body
+    if isinstance(body, IfThenElse) and body.orelse is None:
+        return IfThenElse(logical_and(condition, body.condition), body.then)
+    return IfThenElse(condition, body)
 
 
 def _loop(loop: For, test: IfThenElse, symbols: Symbols) -> Stmt | None:
     if loop.kind is ForKind.THREAD_BINDING:
         return None
-    parts = conjuncts(test.condition, hints=False)
-    if not all(map(_is_plain, parts)):
+    every = conjuncts(test.condition, hints=False)
+    parts = [p for p in every if _is_plain(p)]
+    stays = all_of([p for p in every if p not in parts])
+    if not parts or (test.orelse is not None and stays is not TRUE):
         return None
     inside = [p for p in parts if loop.var in free_vars(p)]
     wraps = any(is_data(p, symbols.data) for p in inside)
@@ -145,7 +153,7 @@ def _loop(loop: For, test: IfThenElse, symbols: Symbols) -> Stmt | None:
         then, orelse = (_again(branch, symbols) for branch in branches)
         return IfThenElse(test.condition, then, orelse)
     outside = [p for p in parts if loop.var not in free_vars(p)]
-    body = test.then
+    body = _guard(stays, test.then)
     if inside:
         split = None if wraps else _split(loop, inside, body, symbols)
         if split is None and not outside:
@@ -175,7 +183,7 @@ def _split(loop: For, inside: list[Expr], body: Stmt, symbols: Symbols) -> Stmt 
     plain = _again(evolve(loop, body=body), symbols)
     if condition is TRUE:
         return plain
-    tested = _fresh(evolve(loop, body=IfThenElse(all_of(inside), body)))
+    tested = _fresh(evolve(loop, body=_guard(all_of(inside), body)))
     return IfThenElse(condition, plain, tested)
 
 
