@@ -70,7 +70,7 @@ FLOORS: list[tuple[str, int, str]] = [
         "legal repeated schedule anchor plugin tensorize_mapping auto_tensorize tensorize_layout "
         "analysis",
     ),
-    ("lower", 5175, "passes.* packing table cpu pipeline"),
+    ("lower", 5215, "passes.* packing table cpu pipeline"),
     (
         "codegen",
         6725,

@@ -237,3 +237,107 @@ def test_random_recurrences(statements, lanes):
     )
     source = text(body, 40, lanes=lanes)
     agree(source, *arrays(40), 5)
+
+
+UPDATES = """
+@T.prim_func
+def main(A: T.Buffer((48, {row}), "{dtype}"), X: T.Buffer((48, {row}), "{dtype}"),
+         p: T.Buffer((37,), "int32"), m: T.int32):
+    for b in {outer}(3):
+        for j in range({count}):
+            {more}for s in T.vectorized(16):
+                t: T.{dtype} = A[j, 0] - A[b * 16 + s, 1]
+                X[b * 16 + s, 0] = X[b * 16 + s, 0] + t
+                X[b * 16 + s, 1] = T.max(X[b * 16 + s, 0] - t, A[b * 16 + s, 0])
+                {rest}
+"""
+
+
+def updates(row: int = 3, dtype: str = "float32", outer: str = "T.parallel", count: str = "37",
+            more: str = "", rest: str = "") -> str:  # fmt: skip
+    made = UPDATES.format(row=row, dtype=dtype, outer=outer, count=count, more=more, rest=rest)
+    return made.replace("            for s", "                for s") if more else made
+
+
+@pytest.mark.parametrize("outer", ["range", "T.parallel"])
+@pytest.mark.parametrize("row", [2, 3, 4, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_rows_that_an_outer_loop_updates(row, dtype, outer):
+    source = updates(row, dtype, outer)
+    assert copies(source) == ["X"]
+    agree(source, *arrays(row, dtype)[:2], arrays()[2], 5)
+    assert not copies(updates(row, "int8", outer))
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "if t > T.float32(0):\n                    X[b * 16 + s, 2] = t"]
+)
+@pytest.mark.parametrize("count", ["37", "m", "p[b]"])
+@pytest.mark.parametrize("m", [0, 5])
+def test_updates_that_may_not_happen(count, rest, m):
+    """Without an iteration, or where a condition fails, elements keep what they are."""
+    for outer in ("range", "T.parallel"):
+        source = updates(count=count, rest=rest, outer=outer)
+        assert copies(source) == ["X"]
+        p = (arrays()[2] * (m > 0)).astype("int32")
+        agree(source, *arrays(3)[:2], p, m)
+
+
+def test_updates_that_stay_in_memory():
+    """Elements that depend on the outer loop, that other lanes update, or that more threads use."""
+    for change in (("X[b * 16 + s, 0] + t", "X[b * 16 + s, j % 3] + t"),
+                   ("X[b * 16 + s, 0] + t", "X[(b * 16 + s + 1) % 48, 0] + t"),
+                   ("X[b * 16 + s, 0] + t", "X[p[j], 0] + t")):  # fmt: skip
+        source = updates(outer="range").replace(*change)
+        assert not copies(source)
+        agree(source, *arrays(3)[:2], arrays()[2] % 48, 5)
+    apart = "X[b * 16 + s, 3] = t"
+    assert copies(updates(4, rest=apart, outer="range"))
+    other = "\n        for s in range(16): X[(2 - b) * 16 + s, 2] = A[b * 16 + s, 2]\n"
+    shared = updates(4, rest=apart).rstrip() + other  # another thread stores to the element between
+    assert not copies(shared)
+    agree(shared, *arrays(4)[:2], arrays()[2], 5)
+
+
+@pytest.mark.parametrize("place", [AT_START, AT_END])
+def test_updated_rows_touch_nothing_outside(place):
+    source = updates(outer="range").replace("48", "47").replace(
+        "t: T", "with T.block('lane'):\n                    T.where(b * 16 + s < 47)\n"
+        "                    t: T")  # fmt: skip
+    lines = source.splitlines()
+    inside = next(n for n, line in enumerate(lines) if "T.where" in line)
+    lines[inside + 2 :] = ["    " + line for line in lines[inside + 2 :]]
+    source = "\n".join(lines)
+    given_data = [a[:47].copy() for a in arrays(3)[:2]]
+    layout = [
+        Array(name, str(a.dtype), a.shape, (3, 1), True, False, 0, 1, 0.0)
+        for name, a in zip("AX", given_data, strict=True)
+    ]
+    layout.append(Array("p", "int32", (37,), (1,), True, False, 0, 1, 0.0))
+    memory = GuardedMemory(layout, place)
+    for position, a in enumerate([*given_data, arrays()[2]]):
+        memory.write(position, a)
+    assert call(build(source), *memory.views, 5) == 0
+    agree(source, *given_data, arrays()[2], 5)
+
+
+PLACE = st.tuples(st.sampled_from("AX"), st.integers(0, 3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(PLACE, PLACE, st.integers(0, 3)), min_size=1, max_size=4),
+    st.sampled_from([4, 8, 16]), st.integers(0, 3), st.sampled_from(["3", "m", "p[b] % 3"]),
+)  # fmt: skip
+def test_random_updates(statements, lanes, gap, count):
+    body = "\n".join(
+        f"                X[b * 16 + s, {to}] = T.max({a}[b * 16 + s, {i}] - {{two}}, "
+        f"{b}[b * 16 + s, {k}])" if n != gap else
+        f"                if {a}[b * 16 + s, {i}] > {{two}}:\n"
+        f"                    X[b * 16 + s, {to}] = {b}[b * 16 + s, {k}] + A[j, 0]"
+        for n, ((a, i), (b, k), to) in enumerate(statements)
+    )  # fmt: skip
+    loops = f"        for j in range({count}):\n            for s"
+    source = text("HERE", 4, lanes=lanes).replace("        for s", loops, 1)
+    source = source.replace("            HERE", body.replace("{two}", "T.float32(2)"))
+    agree(source, *arrays(4), 5)

@@ -12,6 +12,12 @@
 Each step of such a loop would load and store every lane alone. Code generation turns the rows of
 the copies in registers, 16 columns at a time (see `codegen.columns`). Loads that walk along rows
 need no copy (see `lower.passes.walk`), nor do loops that `lower.passes.lane_rows` copies.
+
+Short rows that serial loops around the lanes update get copies around these loops, which stay in
+registers. Here lanes may also lie 2 to 4 elements apart:
+
+    for j in range(n):
+        for i in T.vectorized(16): F[3 * i] += f(i, j); F[3 * i + 1] += g(i, j)
 """
 
 from __future__ import annotations
@@ -49,6 +55,8 @@ TURNED = "turned_rows"
 """Note on a block for the cost model: its lanes run along rows that this pass copies."""
 MOST_BYTES = 96 << 10
 """The most bytes of the copies of one loop."""
+MOST_KEPT = 8
+"""The most elements of a row that stay in registers."""
 GROUP, BITS = 16, 32
 """The columns that are turned together; the narrowest elements that registers exchange."""
 _PLAIN = (BufferStore, For, IfThenElse, LetStmt, SeqStmt)
@@ -124,6 +132,7 @@ def row_span(
     lane: Var,
     inner: Mapping[Var, Interval],
     loops: Mapping[Var, For],
+    beyond: int = SHUFFLED,
 ) -> RowSpan | None:
     """The part of a row that accesses stay in; None where lanes lie in no rows, or their parts
     overlap.
@@ -132,6 +141,7 @@ def row_span(
         accesses: the addresses, and whether each is a store.
         inner: the values of the loops inside the loop over lanes.
         loops: these loops, each before the loops inside it.
+        beyond: lanes lie more elements apart than that.
     """
     own = {lane, *inner}
     outer = {a: c for a, c in accesses[0][0].terms.items() if own.isdisjoint(free_vars(a))}
@@ -144,7 +154,7 @@ def row_span(
         if any(not inner.keys() >= free_vars(a) or reads_memory(a) for a in rest):
             return None
         rests.append(Linear(rest, form.const))
-    if stride <= SHUFFLED:
+    if stride <= beyond:
         return None
     found = [(form_interval(rest, inner), _dense(rest.terms, inner)) for rest in rests]
     low, high = min(s[0] for s, _ in found), max(s[1] for s, _ in found)
@@ -196,6 +206,8 @@ def _inside(stmt: Stmt, around: _Around) -> Stmt:
     if isinstance(stmt, For):
         if stmt.kind is ForKind.VECTORIZED:
             return _turned(stmt, around)
+        if (kept := _kept(stmt, around)) is not None:
+            return kept
         around = around.inside(stmt)
     elif isinstance(stmt, Allocate):
         around = replace(around, own=around.own | {stmt.buffer.data})
@@ -211,7 +223,34 @@ def _values(loop: For, ranges: Mapping[Var, Interval]) -> Interval:
     return low, max(low, high + form_interval(linear_address(loop.extent), ranges)[1] - 1)
 
 
-def _turned(loop: For, around: _Around) -> Stmt:
+def _kept(stmt: For, around: _Around) -> Stmt | None:
+    """Serial loops around a loop of lanes, with copies of the rows that they update; None where
+    there are none.
+
+    Lanes run in step, so these loops may as well stand inside the loop of lanes.
+    """
+    serial: list[For] = []
+    inmost: Stmt = stmt
+    while isinstance(inmost, For) and inmost.kind is ForKind.SERIAL:
+        serial.append(inmost)
+        inmost = inmost.body
+    if not serial or not isinstance(inmost, For) or inmost.kind is not ForKind.VECTORIZED:
+        return None
+    body = inmost.body
+    for each in reversed(serial):
+        body = evolve(each, body=body)
+    moved = evolve(inmost, body=body)
+    made = _turned(moved, around, frozenset(each.var for each in serial))
+    return None if made is moved else made
+
+
+def _turned(loop: For, around: _Around, updates: frozenset[Var] = frozenset()) -> Stmt:
+    """A loop of lanes with copies of its rows.
+
+    Args:
+        updates: if any, only rows that all iterations of the loops of these variables update get
+            copies.
+    """
     lanes, inside = as_int(loop.extent), list(walk_stmts(loop.body))
     if lanes is None or lanes % 4 or not all(isinstance(s, _PLAIN) for s in inside):
         return loop
@@ -230,12 +269,22 @@ def _turned(loop: For, around: _Around) -> Stmt:
     rows = {
         b: span for b, each in accessed.items()
         if pointers.count(b.data) == 1
-        if (span := _rows(b, each, loop, inner, loops, around)) is not None
+        if not updates or _updated(each, inner)
+        if (span := _rows(b, each, loop, inner, loops, around, 1 if updates else SHUFFLED))
+        is not None
     }  # fmt: skip
     size = sum(r.count * lanes * b.dtype.bytes for b, r in rows.items())
     if not rows or size > MOST_BYTES or not _pays(rows, loop, inside):
         return loop
     return _with_copies(loop, lanes, rows)
+
+
+def _updated(accesses: Sequence[BufferLoad | BufferStore], inner: Mapping[Var, Interval]) -> bool:
+    """Whether the same few elements are loaded and stored in all iterations of the inner loops."""
+    kinds = {type(x) for x in accesses}
+    places = {i for x in accesses for i in x.indices}
+    still = all(inner.keys().isdisjoint(free_vars(i)) and not reads_memory(i) for i in places)
+    return len(kinds) > 1 and still and len(places) <= MOST_KEPT
 
 
 def _accesses(inside: Iterable[Stmt]) -> Iterator[BufferLoad | BufferStore]:
@@ -248,7 +297,7 @@ def _accesses(inside: Iterable[Stmt]) -> Iterator[BufferLoad | BufferStore]:
 
 def _rows(
     buffer: Buffer, accesses: list[BufferLoad | BufferStore], loop: For,
-    inner: Mapping[Var, Interval], loops: Mapping[Var, For], around: _Around,
+    inner: Mapping[Var, Interval], loops: Mapping[Var, For], around: _Around, beyond: int,
 ) -> RowSpan | None:  # fmt: skip
     """The rows of a buffer that a loop's accesses stay in, if they may be copied."""
     size = as_int(buffer.shape[0]) if len(buffer.shape) == 1 else None
@@ -259,7 +308,7 @@ def _rows(
     ):
         return None
     forms = [(linear_address(x.indices[0]), isinstance(x, BufferStore)) for x in accesses]
-    span = row_span(forms, loop.var, inner, loops)
+    span = row_span(forms, loop.var, inner, loops, beyond)
     if span is None or any(a not in around.ranges for a in span.start.terms):
         return None
     lanes = as_int(loop.extent) or 1
