@@ -7,14 +7,19 @@ The two forms treat NaN differently, because no comparison with NaN holds. The f
 takes a NaN, so NaN changes nothing in any order of the values. The second form takes a NaN, and
 then takes the value after it. Its result depends on the order, so only programs without NaN may be
 reordered.
+
+A further condition, as in `if c[k] and V[k] > M`, is part of the new value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import inf
 from typing import TypeAlias
 
+from metasched.arith.conditions import conjuncts
 from metasched.ir.expr import (
     EQ,
     GE,
@@ -29,8 +34,10 @@ from metasched.ir.expr import (
     Not,
     Or,
     Select,
+    as_expr,
+    logical_and,
 )
-from metasched.ir.op import Call
+from metasched.ir.op import Call, call
 
 Values: TypeAlias = tuple[Expr, ...]
 FLIPPED: dict[type[Compare], type[Compare]] = {GT: LT, LT: GT, GE: LE, LE: GE, EQ: EQ}
@@ -130,6 +137,7 @@ def match_choice(values: Values, lhs: Values, at: int) -> tuple[Choice, Values] 
         lhs: the loads of the old contents.
         at: the position of the value component.
     """
+    values = _unmasked(values, lhs, at)
     picked = _pick(values[1 - at], lhs[1 - at])
     if picked is None:
         return None
@@ -158,11 +166,40 @@ def match_choice(values: Values, lhs: Values, at: int) -> tuple[Choice, Values] 
 def match_extreme(value: Expr, load: Expr) -> tuple[Test, Expr] | None:
     """The comparison by which an update takes a better value, and never a NaN, and this value; None
     for other updates."""
+    (value,) = _unmasked((value,), (load,), 0)
     picked = _pick(value, load)
     if picked is None or picked[0]:
         return None
     found = _test(picked[1], False, load, (load, load))
     return found if found is not None and found[1] is picked[2] else None
+
+
+def _unmasked(values: Values, lhs: Values, at: int) -> Values:
+    """Updates `if c and V > M`, as updates that compare with V where c holds, else with the worst
+    value, which a strict comparison never takes; other updates as they are."""
+    picked = [_pick(value, load) for value, load in zip(values, lhs, strict=True)]
+    first = picked[at]
+    if first is None or first[0] or any(p is None or p[:2] != first[:2] for p in picked):
+        return values
+    new, parts = first[2], conjuncts(first[1])
+    tests = [p for p in parts if isinstance(p, (GT, LT)) and {p.a, p.b} == {new, lhs[at]}]
+    if len(parts) < 2 or len(tests) != 1 or not (new.dtype.is_float or new.dtype.is_int):
+        return values
+    (test,) = tests
+    larger = isinstance(test, GT) == (test.a is new)
+    if new.dtype.is_float:
+        worst = as_expr(-inf if larger else inf, new.dtype)
+    else:
+        worst = as_expr(new.dtype.range[0 if larger else 1], new.dtype)
+    mask = reduce(logical_and, (p for p in parts if p is not test))
+    masked = call("if_then_else", mask, new, worst)
+    better = (GT if larger else LT)(masked, lhs[at])
+    contents = (masked if p is not None and p[2] is new else p and p[2] for p in picked)
+    return tuple(
+        Select(better, as_expr(content), load)
+        for content, load in zip(contents, lhs, strict=True)
+        if content is not None
+    )
 
 
 def _direction(test: Test) -> bool:
