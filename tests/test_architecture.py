@@ -73,9 +73,9 @@ FLOORS: list[tuple[str, int, str]] = [
     ("lower", 5215, "passes.* packing table cpu pipeline"),
     (
         "codegen",
-        6725,
+        6780,
         "types signature values known_memory windows module emit exchange runs small_floats "
-        "arithmetic "
+        "wide_division arithmetic "
         "in_memory interleaved columns overlaps places memory tiles intrinsics vectormath.* branch "
         "ops fold division clamped_cast expressions "
         "barrier parallel team transpose scan chunks reductions ordered_sums row_vectors "

@@ -13,6 +13,7 @@ from metasched.codegen.emit import Emitter
 from metasched.codegen.small_floats import rounded
 from metasched.codegen.types import held_as_float32, register_type, type_suffix
 from metasched.codegen.values import Val, literal
+from metasched.codegen.wide_division import divides_in_vectors, quotient
 from metasched.errors import BuildError
 from metasched.ir.dtype import BOOL, FLOAT32, INT32, DType
 from metasched.ir.expr import (
@@ -152,7 +153,13 @@ def _divide(e: Emitter, kind: type[BinaryOp], a: Val, b: Val, nonneg: bool) -> V
         shift = literal(number.bit_length() - 1 if divides else number - 1, dtype, lanes)
         text = f"{'ashr' if divides else 'and'} {a.type} {a.text}, {shift.text}"
         return e.pure(text, dtype, lanes, a)
-    result = e.pure(f"{op} {a.type} {a.text}, {safe.text}", dtype, lanes, a, safe)
+    if number is not None and divides_in_vectors(e, a, number):
+        result = quotient(e, a, number, unsigned)
+        if not divides:
+            whole = e.pure(f"mul {a.type} {result.text}, {b.text}", dtype, lanes, result, b)
+            result = e.pure(f"sub {a.type} {a.text}, {whole.text}", dtype, lanes, a, whole)
+    else:
+        result = e.pure(f"{op} {a.type} {a.text}, {safe.text}", dtype, lanes, a, safe)
     if floors:
         result = _floor_fix(e, a, safe, result, divides)
     if zero is not None:

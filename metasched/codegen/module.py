@@ -19,6 +19,7 @@ class ModuleEmitter:
         recorded: length of the failure record in 64-bit numbers, including the assertion's code.
         uses_tiles: whether an instruction uses AMX tiles.
         has_fma: whether the target has fused multiply-adds.
+        multiplies_halves: whether lanes of 64 bits multiply their lower halves in one instruction.
         rounds_bfloat: whether an instruction rounds to bfloat16 as `small_floats` does.
     """
 
@@ -30,6 +31,7 @@ class ModuleEmitter:
         self.cores = target.num_cores
         self.features = frozenset(target.features)
         self.has_fma = "fma" in self.features or target.arch == "aarch64"
+        self.multiplies_halves = "avx2" in self.features
         self.saturates_vectors = target.arch == "aarch64"
         # AVX512-BF16 treats subnormal numbers as zero.
         self.rounds_bfloat = target.arch == "aarch64" and "bf16" in self.features
