@@ -64,11 +64,16 @@ class Notes(NamedTuple):
 
 @dataclass(slots=True)
 class Loop:
-    """A loop of more than one iteration; `index` numbers the loops of the program."""
+    """A loop of more than one iteration; `index` numbers the loops of the program.
+
+    Attributes:
+        ragged: whether the number of iterations differs from one run to the next.
+    """
 
     extent: int
     kind: str
     index: int
+    ragged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +220,7 @@ class _Walker:
             notes = _noted(loop.annotations, notes)
         self.headers[loop.var] = loop
         extent = as_int(loop.extent)
+        ragged = extent is None
         if extent is None:
             extent = self._mean(loop.extent)
         extent = max(extent, 1)  # the logarithms of the features need a positive number
@@ -222,7 +228,7 @@ class _Walker:
             index = self.loops_seen
             self.loops_seen += 1
             step = 1 if loop.step is None else as_int(loop.step) or 1
-            loops = [*loops, Loop(extent, loop.kind.value, index)]
+            loops = [*loops, Loop(extent, loop.kind.value, index, ragged)]
             self.strides[loop.var] = {index: (step, step * (extent - 1))}
             self.bound[loop.var] = (index, extent)
         else:

@@ -10,7 +10,7 @@ from cost.tiled import Matmul, block, nest, sample
 
 from metasched.analysis.block import FOLD, SCAN
 from metasched.cost.features import FEATURE_NAMES, _rows, features, work
-from metasched.cost.machine import MACHINE_FEATURES, machine_features
+from metasched.cost.machine import MACHINE_FEATURES, RAGGED, machine_features
 from metasched.cost.summary import summarize
 from metasched.ir.buffer import Buffer
 from metasched.ir.expr import LT, TRUE, Var, as_expr, compare
@@ -483,6 +483,38 @@ def main(A: T.Buffer((512,)), S: T.Buffer((512,))):
     assert steps("S[v] = A[v] + T.float32(1)") == pytest.approx(4.0, rel=0.01)
     assert steps("S[0] = S[0] + A[v]") == pytest.approx(0.0, abs=0.01)
     assert steps("S[0] = T.max(S[0], A[v])") == pytest.approx(1.0, rel=0.01)  # waits 2 cycles
+
+
+@pytest.mark.parametrize("end", ["i + 1", "E[i]"])
+def test_each_run_of_a_loop_whose_extent_changes_costs_its_ends(end):
+    """Each of the 128 rows begins a loop; an extent that stays costs nothing."""
+
+    def steps(end):
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((128, 128)), E: T.Buffer((128,), "int32")):
+    for i in range(128):
+        for j in range({end}):
+            A[i, j] = A[i, j] * T.float32(2)
+"""
+        return (2.0 ** machine(parse(text), work=2e4)["loop_steps"] - 1e-3) * (1e4 + 1)
+
+    mean = 64 if end == "E[i]" else 65  # of an extent without bounds, and of 1 to 128
+    assert steps(end) == pytest.approx(steps(mean) + RAGGED * 128, rel=0.01)
+
+
+def test_ends_are_computed_once_for_all_stores_of_a_loop():
+    def steps(stores):
+        lines = "".join(f"            {x}[i, j] = T.float32(2)\n" for x in stores)
+        text = f"""
+@T.prim_func
+def main(A: T.Buffer((128, 128)), B: T.Buffer((128, 128)), C: T.Buffer((128, 128))):
+    for i in range(128):
+        for j in range(i + 1):
+{lines}"""
+        return machine(parse(text), work=2e4)["loop_steps"]
+
+    assert steps("A") == pytest.approx(steps("ABC"), abs=1e-4)
 
 
 def test_a_sum_of_integers_waits_a_quarter_as_long():
