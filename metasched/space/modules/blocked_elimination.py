@@ -90,31 +90,34 @@ class BlockedElimination:
         update = _update_below(sch, rows)
         lanes = self.vector_bits // update.block.writes[0].buffer.dtype.bits
         height, width = 4 if self.registers < 32 else 8, 3 * lanes
-        extent = as_int(sch.get(step).extent) or 0
+        extent, ends = as_int(sch.get(step).extent) or 0, [_end(n) for n in update.loops[-2:]]
+        if -1 in ends:
+            raise ScheduleError("cut_loop", "no-rectangle", "rows do not end at the same column")
         size, even = _block_size(sch, extent, width)
         if not even:
             step, _ = sch.cut_loop(step, extent - extent % size)
+        short, narrow = (e % n for e, n in zip(ends, (height, width), strict=True))
         _, inside = sch.split(step, [None, size])
         _, rows = sch.cut_loop(rows, inside)
         last = len(sch.state.loop(inside).body.stmts) - 1
         block, inside = sch.fission(inside, [list(range(last)), [last]])
-        _if_legal(sch, partial(self._rows_of_block, block, (extent % width, width, lanes)))
+        _if_legal(sch, partial(self._rows_of_block, block, (narrow, width, lanes)))
         sch.reorder(rows, inside)
-        if extent % height:
-            rows, _ = sch.cut_loop(rows, -(extent % height))
+        if short:
+            rows, _ = sch.cut_loop(rows, -short)
         columns = sch.get_loops(sch.get_block(_update_below(sch, rows).block.name))[-1]
         _, columns = sch.cut_loop(columns, inside)
         last = len(sch.state.loop(inside).body.stmts) - 1
         sch.fission(inside, [list(range(last)), [last]])
         panel, rest = sch.fission(rows)
         sch.reorder(columns, sch.get_loops(sch.get_child_blocks(columns)[0])[-2])
-        if extent % width:
-            columns, _ = sch.cut_loop(columns, -(extent % width))
+        if narrow:
+            columns, _ = sch.cut_loop(columns, -narrow)
             rest, others = sch.fission(rest)
-            if extent % width % lanes:
+            if narrow % lanes:
                 self._in_parallel(sch, others)
             else:
-                self._tiles(sch, others, (height, extent % width, lanes))
+                self._tiles(sch, others, (height, narrow, lanes))
         self._panel(sch, panel, height)
         self._tiles(sch, rest, (height, width, lanes))
 
@@ -219,7 +222,8 @@ def _steps(rows: For) -> bool:
 
 def _later_rows(sch: Schedule, steps: LoopRV) -> bool:
     """Whether a loop ends with the updates of all later rows, each along its columns."""
-    if not _later_iterations(sch.state.loop(steps)):
+    node = sch.state.loop(steps)
+    if _last_later(node) < _end(node):
         return False
     try:
         return bool(_update_below(sch, steps))
@@ -240,17 +244,22 @@ def _steps_outside(sch: Schedule, loop: LoopRV) -> list[LoopRV]:
 def _later_columns(steps: For) -> bool:
     """Whether several statements of a loop of constant extent end with a loop over all iterations
     that follow."""
-    return isinstance(steps.body, SeqStmt) and _later_iterations(steps)
+    return isinstance(steps.body, SeqStmt) and _last_later(steps) == _end(steps)
 
 
-def _later_iterations(steps: For) -> bool:
-    """Whether a loop of constant extent ends with a loop over all iterations that follow."""
+def _last_later(steps: For) -> int:
+    """The end of a loop over later iterations, with which a loop of constant extent ends; -1 if
+    there is no such loop."""
     last = steps.body.stmts[-1] if isinstance(steps.body, SeqStmt) else steps.body
     if not isinstance(last, For) or as_int(steps.extent) is None or not any(blocks_of(last)):
-        return False
-    known = Analyzer()
-    ends = (steps.min + steps.extent, last.min + last.extent)
-    return known.equal(last.min, steps.var + 1) and known.equal(*ends)
+        return -1
+    return _end(last) if Analyzer().equal(last.min, steps.var + 1) else -1
+
+
+def _end(loop: For) -> int:
+    """Where a loop ends; -1 if this is no constant."""
+    end = as_int(Analyzer().simplify(loop.min + loop.extent))
+    return -1 if end is None else end
 
 
 def _first_reduced(sch: Schedule, block: BlockRV) -> LoopRV:
