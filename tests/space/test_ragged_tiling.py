@@ -18,8 +18,9 @@ from metasched.space.modules.row_elimination import RowElimination
 from metasched.target import Target
 
 
-def spaces(func, cores=2):
+def spaces(func, cores=2, *first):
     modules = (
+        *first,
         LoopDistribution(), RowElimination(cores), BlockedElimination(256, 16, cores),
         RaggedTiling(256, 16, cores),
     )  # fmt: skip
@@ -214,16 +215,72 @@ def in_blocks(func):
     found = SpaceGenerator(modules).generate(func, target)
     trace = max(found, key=lambda t: str(t).count("cache_update"))
     assert "cache_update" in str(trace)
-    shape = func.buffers[0].constant_shape()
-    before = np.random.default_rng(0).normal(size=shape) + shape[0] * np.eye(*shape)
-    want, got = before.copy(), before.copy()
-    ms.build(func)(want)
+    first, *others = [b.constant_shape() for b in func.buffers]
+    rng = np.random.default_rng(0)
+    before = [rng.normal(size=first) + first[0] * np.eye(*first)]
+    before += [rng.normal(size=shape) for shape in others]
+    want = [array.copy() for array in before]
+    ms.build(func)(*want)
     for seed in range(2):
         sch = Schedule(func, seed=seed)
         trace.apply(sch)
         sch.enter_postproc()
         for postproc in cpu_postprocs(target):
             postproc(sch, target)
-        got = before.copy()
-        ms.build(sch.func)(got)
-        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+        got = [array.copy() for array in before]
+        ms.build(sch.func)(*got)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("steps", [52, 53])
+@pytest.mark.parametrize(
+    ("start", "behind"),
+    [
+        ("k + 1", "b[i] -= f * b[k]"),
+        ("k", "b[i] -= f * b[k]"),
+        ("k", "b[i] = b[i] - f\n            c[i] -= f * c[k]"),
+        ("k", "A[i, k] = 0.0"),
+    ],
+)
+def test_a_right_hand_side_gets_steps_of_its_own(start, behind, steps):
+    """The multiplier of a row is stored nowhere, or the columns begin at the pivot."""
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((53, 53), "float64"), b: T.Buffer((53,), "float64"),
+         c: T.Buffer((53,), "float64")):
+    for k in range({steps}):
+        for i in range(k + 1, 53):
+            f = A[i, k] / A[k, k]
+            for j in range({start}, 53):
+                A[i, j] -= f * A[k, j]
+            {behind}
+"""
+    in_blocks(ms.script.parse(text))
+
+
+@pytest.mark.parametrize(
+    "behind", ["A[i, 52] -= f * A[k, k]", "A[k, k] += f", "A[52, k] = A[52, k] + b[i] * f"]
+)
+def test_what_later_rows_need_of_a_row_stays_behind_its_update(behind):
+    """The programs stay right, with or without tiles."""
+    func = ms.script.parse(f"""
+@T.prim_func
+def main(A: T.Buffer((53, 53), "float64"), b: T.Buffer((53,), "float64")):
+    for k in range(53):
+        for i in range(k + 1, 53):
+            f = A[i, k] / A[k, k]
+            for j in range(k + 1, 53):
+                A[i, j] -= f * A[k, j]
+            {behind}
+""")
+    rng = np.random.default_rng(0)
+    before = [rng.normal(size=(53, 53)) + 53 * np.eye(53), rng.normal(size=53)]
+    want = [array.copy() for array in before]
+    ms.build(func)(*want)
+    for trace in spaces(func, 2, EncloseStatements()):
+        sch = Schedule(func, seed=0)
+        trace.apply(sch)
+        got = [array.copy() for array in before]
+        ms.build(sch.func)(*got)
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-9, atol=1e-9)

@@ -11,8 +11,9 @@
 The module takes the program of `row_elimination` whose innermost loops run along rows:
 `for i: for k in range(i): divide(i, k); for j after k: A[i, j] -= A[i, k] * A[k, j]`. The steps
 become the outermost loop, so that all rows below a block of steps are independent. A program whose
-steps are the outermost loop already is taken, too, also if a step divides all rows first. This is
-the blocked right-looking form of LAPACK (Dongarra, Gustavson and Karp 1984).
+steps are the outermost loop already is taken, too, also if a step divides all rows first; what a
+row does behind its update, as to a right-hand side, gets loops of its own. This is the blocked
+right-looking form of LAPACK (Dongarra, Gustavson and Karp 1984).
 
 A program whose steps already update all later columns, as Gram-Schmidt does, gets blocks of steps,
 too; all steps of a block then use a strip of columns while it is in the first cache:
@@ -76,13 +77,14 @@ class BlockedElimination:
         if sch.state.parent(realize) is not None:
             return [sch]
         found = [sch]
-        for loop in top_loops(sch, block):
+        for top in top_loops(sch, block):
             kept = sch.copy()
-            keep_results(kept, loop)
+            keep_results(kept, top)
+            loop = _update_alone(kept, top)
             if _steps(kept.state.loop(loop)) or _later_rows(kept, loop):
                 found[:0] = changed(kept, partial(self._apply, loop))
-            elif _later_columns(sch.state.loop(loop)):
-                found[:0] = changed(sch, partial(self._in_strips, loop))
+            elif _later_columns(sch.state.loop(top)):
+                found[:0] = changed(sch, partial(self._in_strips, top))
         return found
 
     def _apply(self, loop: LoopRV, sch: Schedule) -> None:
@@ -229,6 +231,41 @@ def _later_rows(sch: Schedule, steps: LoopRV) -> bool:
         return bool(_update_below(sch, steps))
     except ScheduleError:
         return False
+
+
+def _update_alone(sch: Schedule, steps: LoopRV) -> LoopRV:
+    """Give statements behind the update of a row, as of a right-hand side, loops of their own; each
+    row gets a copy of its multiplier. Returns the loop over the steps."""
+    node = sch.state.loop(steps)
+    rows = node.body.stmts[-1] if isinstance(node.body, SeqStmt) else node.body
+    items = rows.body.stmts if isinstance(rows, For) and isinstance(rows.body, SeqStmt) else ()
+    last = max((n for n, item in enumerate(items) if isinstance(item, For)), default=-1)
+    if last < 0 or _last_later(node) < _end(node) or not isinstance(rows, For):
+        return steps
+    before = len(sch.trace)
+    try:
+        inside = loop_handle(sch, rows)
+        own_copies(sch, inside)
+        own_copies(sch, steps)
+        now = sch.state.loop(inside)
+        for child in sch.state.scope(now).under(now):
+            if child.block.writes[0].buffer.scope != "global":  # the stack has no room
+                sch.set_scope(sch.get_block(child.block.name), 0, "global")
+        columns = items[last]
+        assert isinstance(columns, For)
+        if Analyzer().equal(columns.min, node.var):
+            column = sch.get_loops(sch.get_block(next(blocks_of(columns)).block.name))[-1]
+            sch.cut_loop(column, 1)
+            last += 1
+        front = list(range(last + 1))
+        behind = list(range(last + 1, len(sch.state.loop(inside).body.stmts)))
+        if behind:
+            sch.fission(inside, [front, behind])
+            count = len(sch.state.loop(steps).body.stmts)
+            steps, _ = sch.fission(steps, [list(range(count - 1)), [count - 1]])
+    except ScheduleError:
+        undo_to(sch, before)
+    return steps
 
 
 def _steps_outside(sch: Schedule, loop: LoopRV) -> list[LoopRV]:
