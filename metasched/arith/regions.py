@@ -276,14 +276,18 @@ def _short(r: Range, size: Expr) -> Range:
 
 def _empty(region: BufferRegion) -> bool:
     """Whether loops or conditions leave no iteration that touches the region."""
-    sizes = (as_int(r.extent) for r in region.region)
-    return any(size is not None and size < 1 for size in sizes)
+    return any(_most(r.extent) < 1 for r in region.region)
+
+
+def _most(extent: Expr) -> float:
+    """The largest number that an extent can be."""
+    size = as_int(extent)
+    return _HULL.interval(extent)[1] if size is None else size
 
 
 def _without_negatives(region: BufferRegion) -> BufferRegion:
     ranges = (
-        Range(r.min, IntImm(r.extent.dtype, 0)) if (as_int(r.extent) or 0) < 0 else r
-        for r in region.region
+        Range(r.min, IntImm(r.extent.dtype, 0)) if _most(r.extent) < 0 else r for r in region.region
     )
     return BufferRegion(region.buffer, tuple(ranges))
 
