@@ -8,9 +8,17 @@ from metasched.analysis.added import in_bounds
 from metasched.arith.analyzer import Analyzer
 from metasched.arith.intset import covers, relax, union_regions
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
-from metasched.ir.expr import Expr, IntImm, Var, logical_and
-from metasched.ir.stmt import Block, BlockRealize, BufferStore, ForKind, Stmt, evolve
-from metasched.ir.visit import substitute, substitute_buffers
+from metasched.ir.expr import TRUE, Expr, IntImm, Var, logical_and
+from metasched.ir.stmt import (
+    Block,
+    BlockRealize,
+    BufferStore,
+    ForKind,
+    IfThenElse,
+    Stmt,
+    evolve,
+)
+from metasched.ir.visit import reads_memory, substitute, substitute_buffers
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import require_root_free, require_scope_name
 from metasched.schedule.handles import BlockLike, BlockRV
@@ -156,7 +164,12 @@ def _copy(
     analyzer: Analyzer,
     runs: Expr,
 ) -> tuple[Stmt, Block]:
-    """`target[region] = source[region]`, where the region lies in the buffers, when `runs`."""
+    """`target[region] = source[region]`, where the region lies in the buffers, when `runs`.
+
+    Ends of loops that read memory are safe only when `runs`.
+    """
+    unsafe = any(reads_memory(e) for r in region for e in (r.min, r.extent))
+    around, runs = (runs, TRUE) if unsafe else (TRUE, runs)
     domains = [
         Range(IntImm(r.min.dtype, 0), extent.astype(r.min.dtype))
         for r, extent in zip(region, source.shape, strict=True)
@@ -171,7 +184,8 @@ def _copy(
         indices, within = [point[n] for n in doubtful], [domains[n] for n in doubtful]
         return logical_and(runs, in_bounds(indices, within, Analyzer()))
 
-    return stage(
+    nest, made = stage(
         state, name, domains, lambda point: BufferStore(target, BufferLoad(source, point), point),
         inside, loops=region,
     )  # fmt: skip
+    return nest if around is TRUE else IfThenElse(around, nest), made
