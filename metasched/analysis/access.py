@@ -25,7 +25,15 @@ from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Let, Var, as_int
 from metasched.ir.op import Effect, Ramp, effect_of
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, LetStmt, Stmt, fact
-from metasched.ir.visit import free_vars, loads_of, substitute, walk_exprs, walk_stmts
+from metasched.ir.variables import is_named
+from metasched.ir.visit import (
+    free_vars,
+    loads_of,
+    stmt_vars,
+    substitute,
+    walk_exprs,
+    walk_stmts,
+)
 
 SHUFFLED = 4
 """Vectors of lanes at most this many elements apart are shuffled from contiguous vectors."""
@@ -177,6 +185,7 @@ def one_value(block: Block) -> bool:
     if block.init is not None or len(into) != len(stores) or not transparent(block):
         return False
     moving = {v.var for v in block.iter_vars}.union(*(a.inner for a in accesses(block)))
+    moving.update(filter(is_named, stmt_vars(block)))
     for store in stores:
         if effect_of(store.value) > Effect.READ:
             return False

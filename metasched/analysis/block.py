@@ -33,7 +33,8 @@ from metasched.ir.buffer import Buffer, BufferRegion
 from metasched.ir.describe import describe, show_region
 from metasched.ir.expr import Expr, Var, as_int
 from metasched.ir.stmt import Block, BlockRealize, BlockToken, For, IterKind, evolve, fact
-from metasched.ir.visit import free_vars, reads_memory, walk_stmts
+from metasched.ir.variables import is_named
+from metasched.ir.visit import free_vars, reads_memory, stmt_vars, walk_stmts
 
 
 def is_spatial_only(block: Block) -> Failure | None:
@@ -107,7 +108,17 @@ def complete(
 
 @fact
 def _complete_alone(block: Block) -> Failure | None:
-    return is_spatial_only(block) or _reads_own_output(block) or _sets_other_values(block)
+    first = is_spatial_only(block) or _reads_own_output(block) or _sets_other_values(block)
+    return first or _uses_variable(block)
+
+
+def _uses_variable(block: Block) -> Failure | None:
+    """Whether an instance depends on more than iterators: on what a statement around names."""
+    named = sorted(v.name for v in stmt_vars(block) if is_named(v))
+    if not named:
+        return None
+    text = f"block {block.name} uses the variable {named[0]}, which is defined around it"
+    return Failure("uses-variable", text, block)
 
 
 def _sets_other_values(block: Block) -> Failure | None:

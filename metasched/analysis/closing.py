@@ -10,12 +10,12 @@ only their own element of the written buffers. Otherwise the new iterator is opa
 
 A buffer that `T.reads` or `T.writes` omits is added there. A loop with a step becomes a loop
 that counts by one, so that its two ends alone give its values. A variable around blocks
-(`x = i * 2`) is replaced by its value, unless the value reads memory.
+(`x = i * 2`, `x = N[i]`) is replaced by its value, unless memory that the value reads may change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from metasched.analysis.access import exact_accesses, updates_in_place
 from metasched.analysis.guarded import certain_loads, uses_pointer
@@ -82,7 +82,7 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     if isinstance(stmt, BlockRealize):
         return _close_block(stmt, loops)
     loops = loops or {}
-    if isinstance(stmt, LetStmt) and _names_a_place(stmt):
+    if isinstance(stmt, LetStmt) and _keeps_its_value(stmt):
         return _close(substitute(stmt.body, {stmt.var: stmt.value}), loops)
     if isinstance(stmt, For):
         if stmt.step is not None:
@@ -94,13 +94,32 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     return stmt.rebuild(below, stmt.exprs)
 
 
-def _names_a_place(let: LetStmt) -> bool:
-    """Whether the value of a variable around blocks is a pure expression without loads.
+def _keeps_its_value(let: LetStmt) -> bool:
+    """Whether a variable stands around blocks, and its value stays the same wherever they use it.
 
-    The value may then replace the variable, so that bindings mention the loops themselves.
+    The value may then replace the variable, so that blocks and bindings mention loops and memory
+    themselves.
     """
-    held = any(isinstance(s, BlockRealize) for s in walk_stmts(let.body))
-    return held and not reads_memory(let.value) and not uses_pointer(let.value)
+    below = list(walk_stmts(let.body))
+    if uses_pointer(let.value) or not any(isinstance(s, BlockRealize) for s in below):
+        return False
+    read = {load.buffer.data for load in loads_of(let.value)}
+    return not read or not (
+        any(uses_pointer(e) for s in below for e in s.exprs)
+        or any(map(read.__contains__, _stored(below)))
+    )
+
+
+def _stored(stmts: Iterable[Stmt]) -> Iterator[Var]:
+    """The pointers to memory that statements may store to."""
+    for stmt in stmts:
+        if isinstance(stmt, BufferStore):
+            yield stmt.buffer.data
+        elif isinstance(stmt, DeclBuffer):
+            yield stmt.source.data
+        elif isinstance(stmt, Block):
+            yield from (r.buffer.data for r in stmt.writes)
+            yield from (m.source.buffer.data for m in stmt.match_buffers)
 
 
 def _counting(loop: For, step: Expr) -> For:

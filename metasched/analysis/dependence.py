@@ -68,7 +68,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
-from metasched.ir.visit import free_vars, loads_of, reads_memory
+from metasched.ir.visit import free_vars, loads_of, reads_memory, stmt_vars
 
 
 @dataclass(slots=True, eq=False)
@@ -233,8 +233,16 @@ def loops_below(loops: Sequence[For], top: For) -> list[For]:
 def moving_vars(a: Touch, b: Touch, scope: Scope, top: For) -> frozenset[Var]:
     """The variables that may differ between two accesses in one iteration of the loops above."""
     below = [*loops_below(a.loops, top), *loops_below(b.loops, top)]
-    lets = {s.var for s, _ in scope.loose if isinstance(s, LetStmt)}
-    return frozenset(lets.union([loop.var for loop in below], a.inner, b.inner))
+    return _named_below(scope, top).union([loop.var for loop in below], a.inner, b.inner)
+
+
+def _named_below(scope: Scope, top: For) -> frozenset[Var]:
+    """The variables that statements below a loop define: each iteration has its own values."""
+    return frozenset(
+        s.var
+        for s, loops in scope.loose
+        if isinstance(s, LetStmt) and any(n.var is top.var for n in loops)
+    )
 
 
 def _apart(scope: Scope, loop: For, a: Touch, b: Touch) -> bool:
@@ -422,6 +430,8 @@ def idempotent(child: Child, scope: Scope, loop: For, seen: frozenset[int] = fro
     """Whether an instance of `child` writes the same values in every iteration of `loop`."""
     block = child.block
     mine = buffer_uses(block)
+    if not stmt_vars(block).isdisjoint(_named_below(scope, loop)):
+        return False
     if id(block) in seen or any(f.reads and f.writes for f in mine.values()):
         return False
     if any(not updates_in_place(block, b) for b, f in mine.items() if f.writes):

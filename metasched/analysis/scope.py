@@ -37,6 +37,7 @@ from metasched.ir.stmt import (
     While,
     fact,
 )
+from metasched.ir.variables import is_named
 from metasched.ir.visit import free_vars, jumps, loads_of, reads_memory, walk_exprs
 
 
@@ -142,10 +143,14 @@ def _touch(a: BufferUse, b: BufferUse, reads_a: bool, reads_b: bool) -> bool:
 @lru_cache(maxsize=1 << 13)
 def _distances(a: Region, b: Region, *spans: tuple[Var, Interval]) -> dict[Var, Interval] | None:
     """`overlap_distances` over the iterators of blocks, cached by value, because most edits and
-    replays keep the regions."""
+    replays keep the regions.
+
+    A variable that a statement around the blocks defines may differ between instances, too.
+    """
     ranges = dict(spans)
     x, y = ([(linear(low), interval(extent, {})[1]) for low, extent in box] for box in (a, b))
-    return overlap_distances(x, y, Outside(ranges), ranges)
+    named = (v for low, _ in (*a, *b) for v in free_vars(low) if is_named(v))
+    return overlap_distances(x, y, Outside((*ranges, *named)), ranges)
 
 
 def undetermined_iters(block: Block, region: BufferRegion) -> list[Var]:

@@ -89,17 +89,17 @@ class Expr(Operators):
 class Var(Expr):
     """A variable. Two variables are the same only when they are one object; `name` is a hint.
 
-    `serial` numbers the variables a schedule draws from its pool. `_symbol`: see `is_symbol`.
+    `serial` numbers the variables a schedule draws from its pool. `_role`: see `is_symbol`.
     """
 
-    __slots__ = ("_symbol", "name", "serial")
+    __slots__ = ("_role", "name", "serial")
     name: str
     serial: int
 
     def __new__(cls, name: str, dtype: DType | str = "int32", serial: int = 0) -> Var:
         self = object.__new__(cls)
         values = ("_free", None), ("dtype", DType(dtype)), ("name", name), ("serial", serial)
-        for field, value in (*values, ("_symbol", False)):
+        for field, value in (*values, ("_role", "")):
             object.__setattr__(self, field, value)
         return self
 

@@ -12,7 +12,7 @@ from metasched.ir.dtype import VOID, DType
 from metasched.ir.expr import IntImm, Var
 from metasched.ir.intern import quick
 from metasched.ir.stmt import EMPTY, Block, BlockRealize, FrozenMap, Stmt, frozen
-from metasched.ir.variables import free_vars, note_symbols
+from metasched.ir.variables import free_vars, note_role
 from metasched.tvm_names import MODULE, hint
 
 Param: TypeAlias = "Buffer | Var"
@@ -77,7 +77,8 @@ class PrimFunc(Printed):
     ret_type: DType = VOID
 
     def _made(self) -> None:
-        note_symbols(self.symbols)
+        for var in self.symbols:
+            note_role(var, "symbol")
 
     @property
     def symbols(self) -> frozenset[Var]:

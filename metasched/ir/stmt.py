@@ -20,9 +20,8 @@ Grammar:
 A block is a contract: the types, bindings and predicate of its iterators, and the regions that it
 reads and writes. In a schedule a block's body mentions iterators of the block and of blocks around
 it, never loop variables. In a program as written, a body may mention loop variables;
-`analysis.closing` then binds new iterators to them. A For is identified by its `var`, a Block by
-its `token`; edits that keep the loop or block keep them. `ir.visit` traverses all statements by
-`stmts`, `exprs` and `rebuild`.
+`analysis.closing` then binds new iterators to them. Edits that keep a loop keep its `var`, and
+those of a block its `token`. `ir.visit` traverses statements by `stmts`, `exprs` and `rebuild`.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import TRUE, Expr, IntImm, Var, as_expr
 from metasched.ir.intern import quick
+from metasched.ir.variables import note_role
 
 R = TypeVar("R")
 S = TypeVar("S", bound="Stmt")
@@ -294,6 +294,9 @@ class LetStmt(_Around):
     var: Var
     value: Expr
     body: Stmt
+
+    def __post_init__(self) -> None:
+        note_role(self.var, "named")
 
     @property
     def exprs(self) -> tuple[Expr, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from metasched.ir.expr import Expr, Let, Var
 
 _NO_VARS: frozenset[Var] = frozenset()
@@ -43,10 +41,14 @@ def is_symbol(var: Var) -> bool:
 
     False for a variable that no function has yet noted as its own.
     """
-    return var._symbol  # type: ignore[attr-defined, no-any-return]
+    return var._role == "symbol"  # type: ignore[attr-defined, no-any-return]
 
 
-def note_symbols(variables: Iterable[Var]) -> None:
-    """Note that a function has the variables as symbols; called by `PrimFunc` alone."""
-    for var in variables:
-        object.__setattr__(var, "_symbol", True)
+def is_named(var: Var) -> bool:
+    """Whether a statement defines a variable: `x = N[i]`."""
+    return var._role == "named"  # type: ignore[attr-defined, no-any-return]
+
+
+def note_role(var: Var, role: str) -> None:
+    """Note what defines a variable; called by `PrimFunc` and `LetStmt` alone."""
+    object.__setattr__(var, "_role", role)

@@ -213,6 +213,7 @@ ADVICE: dict[str, str] = {
     "unknown-reduction": "write the block as one sum, product, minimum or maximum",
     "unknown-variable": "use loops above this loop, parameters, and sampled values",
     "used-early": "decompose_reduction gives the init a block of its own first",
+    "uses-variable": "write the value of the variable in its place, or store the value to a buffer",
     "value-carried": "the buffer holds a value from iteration to iteration: take a loop inside",
     "value-used": "take a block after which nobody reads the buffer",
     "vector-index": "take the step before elements are accessed as vectors",

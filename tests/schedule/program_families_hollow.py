@@ -1,4 +1,4 @@
-"""Random programs whose reductions leave results without an iteration.
+"""Random programs of variables around blocks, and reductions that leave results alone.
 
 Such a result keeps its value from before, because the init of an empty reduction never runs. The
 length of a reduction comes from an iterator of a block around, from a variable, from memory, from a
@@ -149,6 +149,52 @@ def _reduction(
     nest.depth = depth
 
 
+def named_values(rng: random.Random) -> str:
+    """Rows of stages that use a variable: as an index, a value, an end or a condition. A later
+    stage may change the memory that gave the variable its value."""
+    n, m = rng.randint(2, 6), rng.randint(2, 5)
+    dtype = rng.choice(["int32", "int32", "float32"])
+    nest = Nest()
+    head = [f'{b}: T.Buffer(({n}, {m}), "{dtype}")' for b in "AY"]
+    head += [f'N: T.Buffer(({n},), "int32")', f'X: T.Buffer(({n * m},), "{dtype}")']
+    nest.open(f"for r in range({n}):")
+    own = rng.random() < 0.3
+    if own:
+        nest.open('with T.block("O"):')
+        nest.put(f"vr = T.axis.spatial({n}, r)")
+    row, rows = ("vr", []) if own else ("r", [f"vr = T.axis.spatial({n}, r)"])
+    nest.put("e = " + rng.choice([
+        f"N[{row}] % {m}", f"N[{row}] % {m}", f"({row} + N[0]) % {m}", f"({row} * 3) % {m}",
+        f"N[({row} + 1) % {n}] % {m}",
+    ]))  # fmt: skip
+    for name in rng.sample("UVW", rng.randint(1, 3)):
+        depth = nest.depth
+        low = rng.choice(["0", "0", "e"])
+        nest.open(f"for k in range({low}, {m}):" if low == "e" else f"for k in range({m}):")
+        if rng.random() < 0.2:
+            nest.open("if k != e:")
+        nest.open(f'with T.block("{name}"):')
+        nest.put(*rows, f"vk = T.axis.spatial({m}, k)")
+        if rng.random() < 0.2:
+            nest.put(f"T.where(k {rng.choice(['<', '>=', '!='])} e)")
+        place = rng.choice([
+            f"X[vr * {m} + vk]", f"X[e * {n - 1} + vk]", f"X[(e + vk) % {m}]", "Y[vr, vk]",
+            f"Y[vr, (vk + e) % {m}]", f"X[vr * {m} + e]",
+        ])  # fmt: skip
+        other = "Y[vr, vk]" if place[0] == "X" else f"X[(vr + e) % {n * m}]"
+        value = rng.choice([
+            "A[vr, vk]", f"A[vr, (vk + e) % {m}]", f"T.cast(e, '{dtype}')", other,
+            f"A[vr, vk] * T.cast(e + 1, '{dtype}')", f"A[e % {n}, vk]",
+        ])  # fmt: skip
+        nest.put(f"{place} = {value}")
+        nest.depth = depth
+    if rng.random() < 0.4:
+        nest.open('with T.block("N"):')
+        nest.put(*(rows or ["vu = T.axis.spatial(1, 0)"]))
+        nest.put(f"N[{'vr' if rng.random() < 0.5 else f'(vr + 1) % {n}'}] = e + 1")
+    return "\n".join([f"@T.prim_func\ndef f({', '.join(head)}):", *nest.lines]) + "\n"
+
+
 HOLLOW = {
     hollow: (
         *["cache_write", "reindex_cache_write", "decompose_reduction", "rfactor"] * 2,
@@ -162,6 +208,19 @@ HOLLOW = {
         "unblockize",
         "reorder",
         "parallel",
-    )
+    ),
+    named_values: (
+        "parallel",
+        "parallel",
+        "vectorize",
+        "fission",
+        "fission",
+        "reorder",
+        "unblockize",
+        "merge",
+        "compute_at",
+        "cache_read",
+        "cache_write",
+    ),
 }
-"""The family with the operations of the machine that it is made for."""
+"""Each family with the operations of the machine that it is made for."""

@@ -18,6 +18,7 @@ from schedule.programs import (
 )
 from schedule.test_blocks import start
 
+from metasched.analysis.scope import EdgeKind, Scope
 from metasched.ir.expr import as_int
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
@@ -900,3 +901,119 @@ def test_rows_with_an_iteration_are_results(length: str) -> None:
     func = parse(ROWS.format(length=length))
     sch = Schedule(func, check=True)
     sch.cache_write("row", 0, "global", ["R"])
+
+
+@T.prim_func
+def places_by_a_variable(
+    N: T.Buffer((9,), "int32"), A: T.Buffer((32,)), B: T.Buffer((8,)), C: T.Buffer((8,))
+):
+    for r in range(8):
+        m = N[r]
+        with T.block("A"):
+            vr = T.axis.spatial(8, r)
+            A[m + vr] = B[vr]
+        with T.block("C"):
+            vr = T.axis.spatial(8, r)
+            C[vr] = A[m + vr + 1]
+
+
+@T.prim_func
+def places_that_change(
+    N: T.Buffer((9,), "int32"), A: T.Buffer((32,)), B: T.Buffer((8,)), C: T.Buffer((8,))
+):
+    for r in range(8):
+        m = N[r] % 16
+        for k in range(4):
+            with T.block("A"):
+                vk = T.axis.spatial(4, k)
+                A[m + vk] = B[vk]
+        with T.block("C"):
+            vr = T.axis.spatial(8, r)
+            C[vr] = A[m + 4]
+        with T.block("N"):
+            vr = T.axis.spatial(8, r)
+            N[vr + 1] = m + 1
+
+
+def test_a_variable_that_reads_memory_has_another_value_in_each_iteration() -> None:
+    """The variable counted as one number, so its iterations seemed to store to different
+    elements, and the two blocks seemed to touch different elements."""
+    sch = Schedule(places_by_a_variable)
+    (loop,) = sch.get_loops("A")
+    for step in (lambda: sch.parallel(loop), lambda: sch.vectorize(loop)):
+        check_refused(sch, step, "carried-dependence", r"block A writes A\[N\[vr\] \+ vr\]")
+    sch = Schedule(places_that_change)
+    outer, inner = sch.get_loops("A")
+    text = "different iterations of loop r may touch the same element of A"
+    check_refused(sch, lambda: sch.parallel(outer), "carried-dependence", text)
+    edges = Scope.of(sch.mod["main"].root).edges
+    assert ("A", EdgeKind.RAW) in [(e.buffer.name, e.kind) for e in edges]
+    sch.vectorize(inner)  # one iteration of r has one value
+    check_transform(places_that_change, sch)
+
+
+def test_a_variable_around_blocks_gives_way_to_its_value() -> None:
+    """A variable kept a scope from being a pipeline of stages, so that no stage moved."""
+    func = parse("""
+@T.prim_func
+def f(S: T.Buffer((4,)), A: T.Buffer((4, 6)), B: T.Buffer((4, 6))):
+    T_ = T.alloc_buffer((4, 6))
+    for r in range(4):
+        s = S[r] * T.float32(2)
+        for j in range(6):
+            with T.block("T"):
+                vr, vj = T.axis.remap("SS", [r, j])
+                T_[vr, vj] = A[vr, vj] * s
+    for r, j in T.grid(4, 6):
+        with T.block("B"):
+            vr, vj = T.axis.remap("SS", [r, j])
+            B[vr, vj] = T_[vr, vj] + T.float32(1)
+""")
+    sch = Schedule(func, check=True)
+    sch.compute_inline("T")
+    check_transform(func, sch)
+
+
+def test_a_copy_does_not_stand_where_a_variable_has_no_value() -> None:
+    sch = Schedule(places_that_change)
+    copy = lambda: sch.reindex_cache_write("A", 0, "global", lambda k: (k,))  # noqa: E731
+    check_refused(sch, copy, "uses-variable", "an index of the copy is over m, which has no value")
+
+
+def test_a_copy_in_place_reads_its_ends_where_the_block_runs() -> None:
+    """The ends of the copy's loop read an element beyond the buffer where the block skips."""
+    func = parse("""
+@T.prim_func
+def f(N: T.Buffer((2,), "int32"), X: T.Buffer((10,), "int32")):
+    for r in range(2):
+        with T.block("O"):
+            vr = T.axis.spatial(2, r)
+            for k in range(N[vr] % 4):
+                with T.block("X"):
+                    vk = T.axis.opaque(4, k)
+                    X[vr * 5 + vk] = X[vr * 5 + vk] + 1
+""")
+    sch = Schedule(func, check=True)
+    sch.split(sch.get_loops("O")[0], [None, 3])
+    sch.cache_inplace("O", "X", "global")
+    check_transform(func, sch)
+
+
+def test_a_region_that_no_iteration_touches_has_no_negative_extent() -> None:
+    """The extent T.min(2 - vr, -1) became -1 in a tensor intrinsic, which no buffer may have."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 3)), C: T.Buffer((4,))):
+    for r in range(4):
+        with T.block("O"):
+            vr = T.axis.spatial(4, r)
+            for k in range(T.min(vr, 3), T.min(vr, 3)):
+                with T.block("C"):
+                    vk = T.axis.reduce(3, k)
+                    T.where(k > vr)
+                    with T.init():
+                        C[vr] = T.float32(0)
+                    C[vr] = C[vr] + A[vr, vk]
+""")
+    (read,) = func.body.block.body.body.block.reads
+    assert as_int(read.region[1].extent) == 0

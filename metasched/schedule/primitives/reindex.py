@@ -13,6 +13,7 @@ from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion
 from metasched.ir.describe import show_expr
 from metasched.ir.expr import Expr, Var, as_int, logical_and
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, IterVar, Stmt, evolve
+from metasched.ir.variables import is_named
 from metasched.ir.visit import free_vars, map_exprs, replace_loads, substitute, walk_exprs
 from metasched.schedule import edit, ways
 from metasched.schedule.checks import (
@@ -147,7 +148,7 @@ def put_stage(
         require_injective(state, realize, where, covered, target.name)
     require_injective(state, realize, new, covered, cache.name)
     analyzer = Analyzer(known_ranges(state, realize))
-    _require_no_zero_divisor(state, realize, [*where, *new], analyzer)
+    _require_values(state, realize, [*where, *new], analyzer)
     missing = in_bounds(where, target.whole().region, analyzer)
     declared = scope_bounds(scope, target, f"{side}s")
     missing = logical_and(missing, in_bounds(where, declared, analyzer.assume(missing)))
@@ -176,15 +177,19 @@ def put_stage(
     return state.new_block(made.token)
 
 
-def _require_no_zero_divisor(
+def _require_values(
     state: State, realize: BlockRealize, indices: Sequence[Expr], an: Analyzer
 ) -> None:
-    """Refuse indices that divide by zero at elements of the copy which the block does not touch."""
+    """Refuse indices that divide by zero at elements of the copy which the block does not touch,
+    or that use variables which statements around the block define."""
     iters = {v.var for v in realize.block.iter_vars}
     for divisor in perhaps_zero((n for i in indices for n in walk_exprs(i)), an):
         if not iters.isdisjoint(free_vars(divisor)):
             what = f"may divide by zero beside the elements of {realize.block.name}"
             raise state.error("divides", f"an index {what}: by {show_expr(divisor)}", realize)
+    for name in sorted(v.name for v in frozenset().union(*map(free_vars, indices)) if is_named(v)):
+        text = f"an index of the copy is over {name}, which has no value where the copy stands"
+        raise state.error("uses-variable", text, realize)
 
 
 def refuse_in_place(state: State, realize: BlockRealize, side: str, target: Buffer) -> None:
