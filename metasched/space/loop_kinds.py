@@ -34,7 +34,7 @@ from metasched.ir.stmt import (
 from metasched.ir.visit import free_vars, reads_memory, substitute, walk
 from metasched.schedule.handles import BlockRV
 from metasched.schedule.schedule import Schedule
-from metasched.space.strides import contiguous, walking
+from metasched.space.strides import contiguous, updates_own_rows, walking
 
 AUTO_UNROLL = "pragma_auto_unroll_max_step"
 """Note on a loop: the code generator unrolls its serial loops to at most this many statements."""
@@ -400,8 +400,8 @@ def _spread(sch: Schedule, child: Child, func: str | None, depth: int, count: in
 
 
 def _spread_outside(sch: Schedule, child: Child, cores: int, depth: int, func: str | None) -> bool:
-    """Move a loop of a nest outside of the serial loops around it, in `cores` parts, and run
-    the parts in parallel; False if a step is refused.
+    """Move a loop of a nest outside of the serial loops around it, in `cores` parts, or whole if
+    each iteration updates a row of its own, and run it in parallel; False if a step is refused.
 
         for t: for i in range(64): S    ->    for i_0 in parallel(2): for t: for i_1: S
     """
@@ -416,7 +416,7 @@ def _spread_outside(sch: Schedule, child: Child, cores: int, depth: int, func: s
     try:
         handles = sch.get_loops(sch.get_block(child.block.name, func))[: depth + 1]
         part = handles[depth]
-        if size is None or size > cores:
+        if size is None or (size > cores and not updates_own_rows(child, depth)):
             part, _ = sch.split(part, [cores, None])
         sch.reorder(part, *handles[:depth])
         sch.parallel(part)

@@ -24,6 +24,9 @@ from metasched.ir.visit import (
 )
 from metasched.schedule.schedule import Schedule
 
+LINE = 64
+"""The bytes of a line of the cache."""
+
 
 def iter_stride(access: Access, var: Var) -> int | None:
     """By how many elements an access moves from one value of a block iterator to the next.
@@ -405,3 +408,33 @@ def contiguous(child: Child, loop: For) -> bool:
     moves, at = strides(child, loop), child.realize.bindings
     waits = updates_few(child.block, as_int(loop.extent))
     return not waits and _in_vectors(child.block, moves, loop.var, at)
+
+
+def updates_own_rows(child: Child, depth: int) -> bool:
+    """Whether each iteration of the inmost loop, the one at `depth`, updates a row of its own at
+    places that memory says, and the loop around moves along memory in other accesses.
+
+        for n: for a: H[a, k[n]] += 1
+
+    Then the rows had better follow one another, each through all iterations of the loop around.
+    """
+    around, loop, *inside = child.loops[depth - 1 :]
+    if inside:
+        return False
+    values, own = child.realize.bindings, child.block.alloc_buffers
+    for access in accesses(child.block):
+        at = [substitute(i, values) for i in access.indices]
+        size = access.buffer.dtype.bytes
+        if not any(map(reads_memory, at)):
+            by = stride_of(access, child, around)
+            if by is None or abs(by) * size >= LINE:
+                return False
+        elif access.is_write and access.buffer not in own:
+            rows = zip(at, access.buffer.constant_strides(), strict=True)
+            steps = (
+                abs(linear(i).terms.get(loop.var, 0)) * (by or 0) * size
+                for i, by in rows if not reads_memory(i)
+            )  # fmt: skip
+            if max(steps, default=0) < LINE:
+                return False
+    return any(a.is_write and any(map(reads_memory, a.indices)) for a in accesses(child.block))

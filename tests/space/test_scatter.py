@@ -212,3 +212,32 @@ def f(P: T.Buffer((50, 2), "float32"), V: T.Buffer((4, 50), "float32"),
     loops = [s for s in walk_stmts(sch.func.body) if isinstance(s, For)]
     assert ForKind.VECTORIZED not in {loop.kind for loop in loops}
     check_numbers(func, sch.mod, compiled=True)
+
+
+ROWS = """
+@T.prim_func
+def f(K: T.Buffer((300,), "int32"), W: T.Buffer((300, 40), "int32"),
+      O: T.Buffer((40, 64), "int32")):
+    for n, a in T.grid(300, 40):
+        O[a, K[n] {also}] = O[a, K[n] {also}] + {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("also", "value", "whole"),
+    [("", "1", True), ("", "K[n] * a", True), ("+ a % 2", "K[n]", True),
+     ("", "W[n, a]", False), ("* 0 + a % 16", "K[n]", False)],
+)  # fmt: skip
+def test_rows_of_own_are_updated_one_after_another(also, value, whole):
+    """Each row is a line of the cache or more; nothing else is read along the rows' loop."""
+    func = parse(ROWS.format(also=also, value=value))
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    extents = [as_int(sch.get(loop).extent) for loop in sch.get_loops("O")]
+    assert extents == [40, 300] if whole else extents[1:2] == [300]
+    rng = np.random.default_rng(3)
+    given = rng.integers(0, 62, 300, "int32"), rng.integers(-9, 9, (300, 40), "int32")
+    found = [np.zeros((40, 64), "int32") for _ in range(2)]
+    for kernel, out in zip((build(func), build(sch)), found, strict=True):
+        kernel(*given, out)
+    assert np.array_equal(*found)
