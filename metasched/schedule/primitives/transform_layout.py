@@ -10,7 +10,7 @@ from metasched.arith.indexmap import IndexMap
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, BufferRegion, Range
 from metasched.ir.describe import show_expr
-from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr, maximum
+from metasched.ir.expr import FALSE, Expr, FloatImm, IntImm, Var, as_expr, as_int, maximum
 from metasched.ir.func import PrimFunc
 from metasched.ir.stmt import Block, BlockRealize, BufferStore, For, Stmt, evolve
 from metasched.ir.visit import free_vars, loads_of, map_exprs, replace_loads, walk_stmts
@@ -217,7 +217,8 @@ def _known(site: Block) -> Analyzer:
         if isinstance(node, Block):
             ranges.update((v.var, v.dom) for v in node.iter_vars)
         elif isinstance(node, For):
-            runs = Analyzer(ranges).prove(node.extent > 0)
+            size = as_int(node.extent)
+            runs = Analyzer(ranges).prove(node.extent > 0) if size is None else size > 0
             ranges[node.var] = Range(node.min, node.extent if runs else maximum(node.extent, 1))
     return Analyzer(ranges)
 
