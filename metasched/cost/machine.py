@@ -26,8 +26,10 @@ from metasched.cost.nest import (
     page_misses,
     registers_apart,
     scattered,
+    squared,
     traffic,
     walks,
+    whole_lines,
     within,
 )
 from metasched.cost.summary import Loop, Store
@@ -246,8 +248,7 @@ def _crowd(nest: Nest, depth: int, machine: MachineModel) -> float:
     """What the `depth` innermost loops need of the fullest sets of the nearest cache, over the size
     of these sets; one way of that cache is as large as a page. Lines that code generation loads at
     once need not stay."""
-    order = nest.order
-    moves = (m for m in nest.outside if not m.asked and not walks(m, order, depth))
+    moves = (m for m in nest.outside if not (m.asked or whole_lines(nest, m, depth, machine)))
     ways = machine.levels[0].bytes / machine.page
     return sum(m.set_conflicts(depth, machine.page) for m in moves) / ways
 
@@ -309,7 +310,7 @@ def _cost(nest: Nest, machine: MachineModel) -> _Cost:
     if not block.fold and _crowd(nest, block.depth, machine) > 1.0:  # lines push each other out
         fits[0] = min(fits[0], _lane_loops(order))
     near, far, memory = (
-        traffic(nest, k, machine.line, block.depth, cores) * ran / level.per_cycle
+        traffic(nest, k, machine, block.depth, cores) * ran / level.per_cycle
         for k, level, cores in zip(
             fits, machine.levels, (1, machine.cores, machine.cores), strict=True
         )
@@ -392,9 +393,9 @@ def _block(nest: Nest, machine: MachineModel) -> _Block:
         else:
             stride = vector_stride(access, order, depth) or 0
         clamped = uneven(access, order, depth, machine.cores)
-        walking = walks(access, order, depth)
+        walking, square = walks(access, order, depth), squared(nest, machine)
         turned, used = bool(nest.store.notes.turned), min(width, lanes)
-        each, gathered = lane_loads(clamped, stride, used, masked, walking, turned)
+        each, gathered = lane_loads(clamped, stride, used, masked, walking, turned, square)
         count, gathers = count * each, gathers + gathered
         count *= registers_apart(stride, used, access is written, masked and reducing)
         taken = count * (1.0 + reducing) * again / held if access is written else count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 from metasched.analysis.access import SHUFFLED, STEPS
 from metasched.cost.footprint import Footprint
@@ -16,6 +17,8 @@ CLAMPED = 2.0
 SQUARE = 0.5
 """Loads and exchanges for each lane of a vector of elements that walk along memory, in loads: a
 vector of 16 takes 9 cycles on a Zen 4, where loading lanes one by one takes 26."""
+_SQUARES = (4, 8, 16)
+"""The rows that code generation exchanges in registers."""
 COPIED = 1.5
 """Loads of a vector of elements of rows, and its share of the copies of these rows."""
 
@@ -92,7 +95,13 @@ def scattered(nest: Nest, depth: int) -> tuple[float, float]:
 
 
 def lane_loads(
-    uneven: float, stride: int, lanes: int, masked: bool, walking: bool, turned: bool = False
+    uneven: float,
+    stride: int,
+    lanes: int,
+    masked: bool,
+    walking: bool,
+    turned: bool = False,
+    square: bool = False,
 ) -> tuple[float, bool]:
     """How many loads a vector of an access takes, and whether most are one for each lane.
 
@@ -101,7 +110,10 @@ def lane_loads(
         masked: whether a condition depends on the lanes; clamped lanes are then loaded one by one.
         walking: whether code generation loads several steps of a lane at once.
         turned: whether the lanes are copies of rows.
+        square: whether rows are exchanged in registers.
     """
+    if stride > SHUFFLED and square:
+        return 1.0 + log2(lanes), False
     if stride > SHUFFLED and turned:
         return COPIED, False
     if stride > SHUFFLED:
@@ -125,6 +137,27 @@ def masked_lanes(nest: Nest, depth: int) -> bool:
     """Whether a condition around the store depends on the lanes."""
     lanes = {x.index for x in nest.order[:depth] if x.kind == "vectorized"}
     return any(d in lanes for test in nest.store.notes.tests for d, _, _ in test.digits)
+
+
+def squared(nest: Nest, machine: MachineModel) -> bool:
+    """Whether a copy loads rows and exchanges them in registers: as many unrolled rows as lanes
+    (see `codegen.transpose`)."""
+    if len(nest.order) < 2 or len(nest.moves) != 2 or not nest.store.facts.copies:
+        return False
+    (written, read), (lanes, rows) = nest.moves, nest.order[:2]
+    kinds = {move.access.buffer.dtype for move in nest.moves}
+    whole = written.bytes >= 4 and lanes.extent * written.bytes <= machine.vector_bytes
+    square = lanes.extent == rows.extent in _SQUARES and whole and len(kinds) == 1
+    copies = lanes.kind == "vectorized" and rows.kind == "unroll" and not nest.store.notes.tests
+    return square and copies and written.steps[0] == 1 == read.steps[1]
+
+
+def whole_lines(nest: Nest, move: Footprint, depth: int, machine: MachineModel) -> int:
+    """How many of the inner loops load each line of an access once, though its lanes lie apart; 0
+    for other accesses."""
+    if squared(nest, machine):
+        return 2
+    return depth + 1 if walks(move, nest.order, depth) else 0
 
 
 def walks(access: Footprint, order: list[Loop], depth: int) -> bool:
@@ -153,17 +186,17 @@ def within(nest: Nest, level: Level) -> int:
     return fits
 
 
-def traffic(nest: Nest, fits: int, line: int, depth: int, cores: int = 1) -> float:
+def traffic(nest: Nest, fits: int, machine: MachineModel, depth: int, cores: int = 1) -> float:
     """The bytes that a store moves from beyond a cache, which each of the cores has for itself.
 
     The `fits` innermost loops fit into the cache: the lines they touch come once for each run of
     these loops. Where lanes walk along memory in the loop around the `depth` innermost loops, code
     generation loads whole lines, so each line comes once for that loop.
     """
-    products = nest.products
+    products, line = nest.products, machine.line
     total = 0.0
     for move in nest.outside:
-        walked = depth + 1 if walks(move, nest.order, depth) else 0
+        walked = whole_lines(nest, move, depth, machine)
         k = _still(nest, move, max(fits, walked))
         moved = move.lines(k) * line * (products[-1] / products[k])
         total += moved * _with_neighbours(nest, move, line, cores)

@@ -93,6 +93,7 @@ class StoreFacts:
             the operations from the read to the store.
         update: how many sums of floats take as long as the operations from the read of the stored
             element to the store; 1 where the store does not read the element itself.
+        copies: whether the value is one element of a buffer.
     """
 
     counts: tuple[int, ...]
@@ -103,6 +104,7 @@ class StoreFacts:
     lanes: int = 1
     neighbours: tuple[tuple[frozenset[int], float], ...] = ()
     update: float = 1.0
+    copies: bool = False
 
 
 @dataclass(slots=True)
@@ -403,7 +405,7 @@ def _facts_of(store: BufferStore) -> StoreFacts:
             update = path
     return StoreFacts(
         tuple(c * lanes for c in counts), tuple(accesses), inside, called, scalars, lanes,
-        tuple(near), update,
+        tuple(near), update, type(store.value) is BufferLoad,
     )  # fmt: skip
 
 

@@ -820,6 +820,42 @@ def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
     assert few[1] == pytest.approx(few[0], abs=0.1)
 
 
+def copied_squares(value: str, width: int = 72, rows: int = 8) -> IRModule:
+    """Tiles of a matrix with their rows as lanes."""
+    text = f"""
+@T.prim_func
+def main(A: T.Buffer((64, {width})), B: T.Buffer((8, {width}, 8))):
+    for r in range(8):
+        for c in range({width // rows}):
+            for i in T.unroll({rows}):
+                for j in T.vectorized(8):
+                    with T.block("B"):
+                        vr, vj = T.axis.spatial(8, r), T.axis.spatial(8, j)
+                        vi = T.axis.spatial({width}, c * {rows} + i)
+                        B[vr, vi, vj] = {value}
+"""
+    return IRModule.of(parse(text))
+
+
+def test_a_transposition_loads_rows_and_exchanges_them():
+    """A vector of 8 lanes takes a load and three exchanges; its own store is one of five."""
+    square, other = (machine(copied_squares("A[vr * 8 + vj, vi]", rows=n)) for n in (8, 4))
+    sums = machine(copied_squares("A[vr * 8 + vj, vi] + T.float32(1)"))
+    assert square["block.gathers"] == 0.0 and other["block.gathers"] == 1.0
+    assert sums["block.gathers"] == 1.0
+    assert 2.0 ** (square["loads"] - other["loads"]) == pytest.approx(5 / 9, rel=0.01)
+
+
+def test_rows_of_a_transposition_do_not_push_each_other_out():
+    """Eight rows that lie a page apart fill a set of the cache, but each is loaded once."""
+
+    def near(value):
+        table = machine(copied_squares(value, 1024), work=2.0**16)
+        return 2.0 ** table["l1_l2"]
+
+    assert near("A[vr * 8 + vj, vi] + T.float32(1)") > 3 * near("A[vr * 8 + vj, vi]")
+
+
 def strips(width: int) -> IRModule:
     """A copy of a matrix, a strip of columns after the other."""
 
