@@ -338,3 +338,13 @@ def test_no_lane_computes_what_is_too_small(name: str, target: str) -> None:
         wanted = reference(name, x).astype("float32")
     small = np.finfo("float32").smallest_subnormal
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=float(small))
+
+
+@pytest.mark.parametrize("name", ["exp", "exp2", "exp10", "sigmoid", "log", "log2", "log10"])
+def test_calls_on_scalars_do_not_wait_for_each_other(name: str) -> None:
+    """A byte of a general register, which set instructions write, keeps what the last call left in
+    the other bytes."""
+    for dtype in ("float32", "float64"):
+        text = UNARY.format(n=64, dtype=dtype, kind="serial", name=name)
+        asm = build(text, target=AVX512).asm()
+        assert "vfmadd" in asm and not re.search(r"\tset\w+\t", asm)

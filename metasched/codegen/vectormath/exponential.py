@@ -71,9 +71,10 @@ def _clamp(t: Text, x: str, low: float, high: float) -> tuple[str, str]:
     results would be subnormal numbers, which take up to a hundred times as long on many processors.
     A softmax with a mask has many such lanes.
     """
-    where = t.test("uge", x, t.const(low))
+    test = ("uge", x, t.const(low))
+    where = t.test(*test)
     x = t.pick(t.test("ogt", x, t.const(high)), t.const(high), x)
-    return x if t.has_scalef else t.pick(where, x, t.const(0.0)), where
+    return x if t.has_scalef else t.pick_again(test, where, x, t.const(0.0)), where
 
 
 def reduced(t: Text, x: str, base: _Base) -> tuple[str, str]:

@@ -53,9 +53,10 @@ def split(t: Text, x: str, may_be_subnormal: bool = True) -> tuple[str, str]:
     form, width = t.format, t.format.mantissa
     bias = t.const(2.0**width + form.bias)
     if may_be_subnormal:
-        tiny = t.test("olt", x, t.const(form.tiny))
+        test = ("olt", x, t.const(form.tiny))
+        tiny = t.test(*test)
         x = t.pick(tiny, t.mul(x, t.const(2.0**width)), x)
-        bias = t.pick(tiny, t.const(2.0**width + form.bias + width), bias)
+        bias = t.pick_again(test, tiny, t.const(2.0**width + form.bias + width), bias)
     root = form.bits_of(math.sqrt(0.5))
     # The exponent of x / sqrt(1/2), with its bias, is in the upper bits.
     moved = t.iop("add", t.bits(x), t.int(form.bits_of(1.0) - root))

@@ -52,6 +52,7 @@ class Format:
 
 SINGLE = Format(FLOAT32, DType("int32"), 23, 127)
 DOUBLE = Format(DType("float64"), DType("int64"), 52, 1023)
+_OPPOSITE = {"olt": "uge", "uge": "olt"}
 
 
 @dataclass
@@ -168,6 +169,17 @@ class Text:
 
     def pick(self, condition: str, a: str, b: str) -> str:
         return self.emit(f"select {self.b} {condition}, {self.f} {a}, {self.f} {b}")
+
+    def pick_again(self, test: tuple[str, str, str], where: str, a: str, b: str) -> str:
+        """`pick` by a test whose result, `where`, another pick uses.
+
+        A scalar test of two uses passes through a byte of a general register on AVX-512. The
+        processor joins it with the old contents, so that one call waits for the call before. The
+        opposite test goes to a mask register of its own.
+        """
+        if self.lanes > 1:
+            return self.pick(where, a, b)
+        return self.pick(self.test(_OPPOSITE[test[0]], *test[1:]), b, a)
 
     def logic(self, op: str, a: str, b: str) -> str:
         return self.emit(f"{op} {self.b} {a}, {b}")
