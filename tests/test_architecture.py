@@ -56,7 +56,7 @@ FLOORS: list[tuple[str, int, str]] = [
     ("frontend", 470, "blocks te einsum workload"),
     (
         "analysis",
-        5590,
+        5610,
         "failure rescaling masks scan overlap instances polyhedra scope boxes threads guarded "
         "foreign added witness running cover producers binding access written guards closing block "
         "begun overwritten choice reducer updates any_order commuting continues factor loops "

@@ -6,15 +6,16 @@ Memory whose readers are covered in each iteration of a loop may be private to t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from metasched.analysis.cover import covered, covered_in_parts, shared_loops
 from metasched.analysis.failure import Failure
 from metasched.analysis.scope import Child, EdgeKind, Scope, buffer_uses
 from metasched.arith.regions import inputs
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import as_int
-from metasched.ir.stmt import Block, BlockToken, BufferStore, For, fact
-from metasched.ir.visit import free_vars, loads_of
+from metasched.ir.expr import TRUE, as_int
+from metasched.ir.stmt import Block, BlockToken, BufferStore, For, IfThenElse, Stmt, fact
+from metasched.ir.visit import blocks_of, free_vars, loads_of
 
 
 def region_cover(scope: Scope, token: BlockToken) -> Failure | None:
@@ -112,9 +113,11 @@ def self_contained(buffer: Buffer, scope: Scope, loop: For) -> bool:
 def _reads_own(scope: Scope, buffer: Buffer) -> bool:
     """Whether the blocks of a scope read only elements of `buffer` that they wrote before, in the
     same iteration of the loops around both."""
-    for stmt, _ in scope.loose:
-        accesses = [load.buffer for e in stmt.exprs for load in loads_of(e)]
-        if buffer in accesses or (isinstance(stmt, BufferStore) and stmt.buffer is buffer):
+    for stmt, loops in scope.loose:
+        read = buffer in [load.buffer for e in stmt.exprs for load in loads_of(e)]
+        if (read and not _set_before(scope, buffer, stmt, loops)) or (
+            isinstance(stmt, BufferStore) and stmt.buffer is buffer
+        ):
             return False
     for child in scope.readers(buffer):
         if _writes_first(child.block, buffer):
@@ -127,6 +130,27 @@ def _reads_own(scope: Scope, buffer: Buffer) -> bool:
         ):
             return False
     return True
+
+
+def _set_before(scope: Scope, buffer: Buffer, stmt: Stmt, loops: Sequence[For]) -> bool:
+    """Whether a condition around blocks reads the one element of a buffer that a block before it
+    always sets, in the same iteration of the loops around both."""
+    inside = {r.block.token for r in blocks_of(stmt)}
+    order = list(scope.realizes)
+    first = next((n for n, c in enumerate(order) if c.token in inside), None)
+    if not isinstance(stmt, IfThenElse) or first is None or buffer.constant_shape() != (1,):
+        return False
+    branches = order[first].branches
+    return any(
+        buffer in {r.buffer for r in c.block.writes}
+        and c.realize.predicate is TRUE
+        and isinstance(c.block.body, BufferStore)
+        and c.block.init is None
+        and c.block.body.predicate is None
+        and all(a is b for a, b in zip_longest(c.loops, loops[: len(c.loops)]))
+        and all(a is b for a, b in zip_longest(c.branches, branches[: len(c.branches)]))
+        for c in order[:first]
+    )
 
 
 @fact
