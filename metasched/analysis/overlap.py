@@ -28,6 +28,7 @@ from metasched.arith.affine import Ranges, interval, linear
 from metasched.arith.bounds import Interval
 from metasched.arith.linear import Linear
 from metasched.ir.expr import Expr, FloorDiv, FloorMod, IntImm, Var, as_int
+from metasched.ir.op import Call
 from metasched.ir.visit import free_vars, loads_of, reads_memory
 
 Side: TypeAlias = tuple[Linear, float]
@@ -95,6 +96,7 @@ class _System:
 
     def single(self, atom: Expr, side: int) -> Hashable:
         """The unknown for the value of `atom` in one execution."""
+        atom = _low_bits(atom)
         key = (_residue(atom) if isinstance(atom, FloorMod) else atom, side)
         if key not in self.bounds:
             self.bounds[key] = interval(atom, self.ranges)
@@ -115,6 +117,7 @@ class _System:
 
     def difference(self, atom: Expr) -> Hashable:
         """The unknown for the value of `atom` in a minus its value in b."""
+        atom = _low_bits(atom)
         key: Hashable = _residue(atom) if isinstance(atom, FloorMod) else atom
         known = key in self.bounds
         if not known:
@@ -338,6 +341,15 @@ class _System:
 
 
 @lru_cache(maxsize=1 << 12)
+def _low_bits(atom: Expr) -> Expr:
+    """x & 7 as x % 8, which it is for negative numbers, too; other expressions as they are."""
+    if isinstance(atom, Call) and atom.op.name == "bitwise_and":
+        value, ones = atom.args[0], as_int(atom.args[1])
+        if ones is not None and 0 < ones < value.dtype.range[1] and not ones & (ones + 1):
+            return FloorMod(value, IntImm(value.dtype, ones + 1))  # type: ignore[no-any-return]
+    return atom
+
+
 def _residue(atom: FloorMod) -> Hashable:
     """A key that is equal for equal remainders: by one constant c, of sums that differ by c * n."""
     by = as_int(atom.b)

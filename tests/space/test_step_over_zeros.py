@@ -125,7 +125,10 @@ def f(A: T.Buffer((66, 130), "float32"), B: T.Buffer((66, 130), "float32")):
      ("B[i, j] = A[i - 1, j] + A[i, j - 1] + A[i + 1, j] + A[i, j + 1]", True),
      ("A[i, j] = A[i, j] * 2.0 + B[i, j]", True)],
 )  # fmt: skip
-@pytest.mark.parametrize("test", ["(i + j) % 2 == c", "j < 127 and (i + j) % 2 == c"])
+@pytest.mark.parametrize(
+    "test",
+    ["(i + j) % 2 == c", "j < 127 and (i + j) % 2 == c", "(i + j) & 1 == c", "(i - j) & 3 == c"],
+)
 def test_no_lanes_take_turns(test, store, vectors):
     """A vector of neighbours in a red-black sweep waits for the elements just stored."""
     func = parse(TURNS.format(test=test, store=store))
