@@ -24,6 +24,12 @@ class MetaschedError(Exception):
         super().__init__(*(readable(a) if isinstance(a, str) else a for a in args))
 
 
+class FunctionMissing(MetaschedError, KeyError):
+    """A module has no function of a name."""
+
+    __str__ = Exception.__str__  # a KeyError shows its text in quotes
+
+
 class ParseError(MetaschedError):
     """A script cannot be read; the message shows the offending line with a caret."""
 

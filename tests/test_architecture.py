@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Floor, budget in lines of code, files, lowest first. The floor "" holds the files directly below
 # metasched/. A commit that raises a budget says in its body what it considered for deletion.
 FLOORS: list[tuple[str, int, str]] = [
-    ("", 1070, "errors tvm_names config files watch foreign registry hardware"),
+    ("", 1075, "errors tvm_names config files watch foreign registry hardware"),
     ("target", 660, "rates machine description suited cpu cuda"),
     (
         "ir",

@@ -35,6 +35,10 @@ def kernel():
             lambda k: ms.build(first),
             r"nothing, the program returns A\[0\]; store it in a parameter",
         ),
+        (
+            lambda k: ms.IRModule.of({"first": first, "other": first})["mian"],
+            "^the module has no function 'mian': first, other$",
+        ),
         (lambda k: ms.build(matmul, opt_level=9), "opt_level is 9; LLVM has 0, 1, 2 and 3"),
     ],
 )
@@ -42,3 +46,10 @@ def test_misuse(kernel, misuse, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ms.MetaschedError, match=message):
         misuse(kernel)
+
+
+def test_a_module_is_a_mapping():
+    module = ms.IRModule.of(first)
+    assert "main" in module and "mian" not in module
+    with pytest.raises(KeyError):
+        module["mian"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from metasched.errors import MetaschedError, brief
+from metasched.errors import FunctionMissing, MetaschedError, brief
 from metasched.ir.buffer import Buffer
 from metasched.ir.dtype import VOID, DType
 from metasched.ir.expr import IntImm, Var
@@ -178,7 +178,11 @@ class IRModule(Printed, Mapping[str, PrimFunc]):
         return IRModule(FrozenMap({**self.functions, name: func}), self.attrs)
 
     def __getitem__(self, name: str) -> PrimFunc:
-        return self.functions[name]  # type: ignore[no-any-return]
+        try:
+            return self.functions[name]  # type: ignore[no-any-return]
+        except KeyError:
+            there = ", ".join(self.functions)
+            raise FunctionMissing(f"the module has no function {name!r:.40}: {there}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.functions)
