@@ -350,8 +350,18 @@ def test_a_variable_around_a_block_is_its_value(name: str) -> None:
     check_transform(func, sch)
 
 
-def test_a_variable_that_reads_memory_stays_where_it_is() -> None:
-    func = parse(NAMED.format(value="T.min(T.max(A[i, 0], 0), 3)"))
+def test_a_variable_that_reads_memory_which_changes_stays_where_it_is() -> None:
+    text = NAMED.replace(
+        'D: T.Buffer((4,), "int32")', 'D: T.Buffer((4,), "int32"), N: T.Buffer((5,))'
+    )
+    changes = """
+        with T.block("N"):
+            v = T.axis.spatial(4, i)
+            N[v + 1] = N[v] + T.float32(1)
+    for i in range(4):
+        with T.block("D"):"""
+    text = text.replace('\n    for i in range(4):\n        with T.block("D"):', changes)
+    func = parse(text.format(value="T.min(T.max(T.int32(N[i]), 0), 3)"))
     sch = Schedule(func, check=True)
     (i, _), refusal = sch.get_loops("C"), ("hidden-variable", "would use x where it has no value")
     check_refused(sch, lambda: sch.cache_write("C", 0, "global"), *refusal)

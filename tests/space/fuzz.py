@@ -50,6 +50,7 @@ from metasched.errors import MetaschedError, ScheduleError
 from metasched.frontend.workload import Workload
 from metasched.ir.dtype import DType
 from metasched.ir.equal import assert_structural_equal
+from metasched.ir.expr import Var
 from metasched.ir.func import PrimFunc
 from metasched.ir.interp import run
 from metasched.kinds import (
@@ -143,7 +144,8 @@ class Case:
             number, most = self.shape
             made = parse(KINDS[self.operator](Draw(random.Random(number), most)))
             assert isinstance(made, PrimFunc)
-            return made
+            scalars = [p for p in made.params if isinstance(p, Var)]
+            return made.specialize(dict.fromkeys(scalars, 1 + number % 4))
         if work is None:
             return random_func(random.Random(self.shape[0]))
         return work.func(self.shape, constant_weights=self.constant)

@@ -196,3 +196,28 @@ def memory_loops(d: Draw) -> str:
     for _ in range(d.rng.choice((1, 1, 2, 3))):
         d.rng.choice(FORMS)(p)
     return str(p.t)
+
+
+def named_rows(d: Draw) -> str:
+    """Rows of blocks, with variables for numbers of a row: a factor, a place, an end."""
+    n, m = d.size(), d.size(2)
+    kind = d.pick("float32", "float32", "int32", "float64")
+    t = Text.of(kind, X=(n, m), Y=(n, m), Z=(n, m), S=(n,), R=(n,))
+    t.param("J", (n,), "int32")
+    t.add(1, f"for i in range({n}):")
+    t.add(2, f"s = {d.pick('S[i]', f'S[i] * {d.number(kind)}', 'S[i] - R[i]', 'S[0]')}")
+    t.add(2, f"e = J[{d.pick('i', 'i', f'(i + 1) % {n}')}] % {n}")
+    for name in d.rng.sample(("A", "B", "C"), d.rng.randint(1, 3)):
+        source = {"A": "X", "B": d.pick("Y", "X"), "C": d.pick("Z", "X")}[name]
+        row = d.pick("vi", "vi", "e")
+        value = d.pick(f"{source}[{row}, vj] * s", f"{source}[{row}, vj] - s", f"{source}[e, vj]")
+        t.add(2, f"for j in range({d.pick(str(m), str(m), f'T.min(e + 1, {m})')}):")
+        t.add(3, f'with T.block("{name}"):')
+        t.add(4, f"vi = T.axis.spatial({n}, i)")
+        if name == "C":
+            t.add(4, f"vj = T.axis.reduce({m}, j)", "with T.init():", "    R[vi] = s")
+            t.add(4, f"R[vi] = R[vi] + {value}")
+        else:
+            t.add(4, f"vj = T.axis.spatial({m}, j)")
+            t.add(4, f"{'Y' if name == 'A' else 'Z'}[vi, vj] = {value}")
+    return str(t)

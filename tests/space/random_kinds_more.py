@@ -7,7 +7,7 @@ from collections.abc import Callable
 from schedule.program_families import FAMILIES
 from schedule.program_families_shapes import SHAPES
 from space.few_iterations import few_iterations
-from space.memory_loops import memory_loops
+from space.memory_loops import memory_loops, named_rows
 from space.mixed_blocks import mixed_blocks
 from space.ordered_sums import centred_rows, ordered_sums, ordered_triangles
 from space.own_memory import own_memory
@@ -425,7 +425,7 @@ KINDS: dict[str, Callable[[Draw], str]] = {
             packed, narrow_chains, strided, guarded, nested, booleans, plain_loops, plain_idioms,
             ordered_sums, centred_rows, ordered_triangles, mixed_blocks, user_idioms,
             row_machines, scattered_windows, gathered_windows, few_iterations,
-            own_memory, memory_loops,
+            own_memory, memory_loops, named_rows,
         )
     },
     **{f"tiny {f.__name__}": lambda d, f=f: f(d.rng) for f in FAMILIES

@@ -43,7 +43,7 @@ def test_candidates_of_odd_programs_compute_the_same() -> None:
     ["several_outputs", "triangles", "stencil_chains", "indexed", "plain_loops", "plain_idioms",
      "ordered_sums", "centred_rows", "ordered_triangles", "row_machines",
      "scattered_windows", "gathered_windows", "few_iterations", "own_memory",
-     "memory_loops"],
+     "memory_loops", "named_rows"],
 )  # fmt: skip
 def test_candidates_of_random_kinds_of_programs_compute_the_same(kind: str) -> None:
     tally = Tally()
