@@ -9,7 +9,8 @@ from numbers import Integral
 from metasched.arith.analyzer import Analyzer
 from metasched.errors import MetaschedError, brief
 from metasched.ir.buffer import Buffer
-from metasched.ir.expr import Expr, IntImm, Var
+from metasched.ir.describe import show_expr
+from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.func import LAYOUT_FREE, PrimFunc
 from metasched.ir.stmt import Allocate, Block, DeclBuffer, Stmt
 from metasched.ir.visit import (
@@ -109,10 +110,16 @@ def _sized(buffer: Buffer, numbers: Values) -> Buffer:
     def constant(expr: Expr) -> Expr:
         return simplify(substitute(expr, numbers))
 
-    offset = buffer.elem_offset
+    offset, shape = buffer.elem_offset, tuple(map(constant, buffer.shape))
+    if any((as_int(extent) or 0) < 0 for extent in shape):
+        given = ", ".join(f"{v.name} = {show_expr(e)}" for v, e in numbers.items())
+        raise MetaschedError(
+            f"with {given} the shape of {buffer.name} is ({', '.join(map(show_expr, shape))}); "
+            "extents start at 0"
+        )
     return replace(
         buffer,
-        shape=tuple(map(constant, buffer.shape)),
+        shape=shape,
         strides=tuple(map(constant, buffer.strides)),
         elem_offset=None if offset is None else constant(offset),
         data=Var(buffer.data.name, buffer.data.dtype),

@@ -72,6 +72,7 @@ def test_marks_of_constant_weights_move_with_the_parameters():
         ({"k": 3}, "'k' is no variable of the function's shapes .* there are: m, n"),
         ({"n": 2.5}, r"n \(int32\) is specialized to 2.5: only integers are"),
         ({"n": 1 << 40}, f"n is {1 << 40}, which int32 does not hold"),
+        ({"n": -3}, r"with n = -3 the shape of A is \(-3, m\); extents start at 0"),
         ([("n", 3)], "specialize takes numbers by variable or name"),
     ],
 )
