@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from metasched.analysis.sizes import run_time_extents
 from metasched.database.base import Database
@@ -38,7 +38,7 @@ def replay(
         source: a trace file (`work/NAME.HASH.trace.json`), or a database: then the fastest record
             whose trace applies is used.
         func: the unscheduled function. If its extents are known at run time only and it names no
-            sizes (`tune(sizes=...)`), it takes the sizes of the trace file. The data that it was
+            sizes (`tune(sizes=...)`), it takes the sizes of the record. The data that it was
             tuned with (`tune(data=...)`) need not be given.
         target: the machine on which the result shall run; None is this machine.
         allow_extern: names of foreign functions that the result may call. They are refused by
@@ -56,17 +56,18 @@ def replay(
     """
     only, machine, same = single(func), Target.of(target), EQUALITIES.get(equality)
     if isinstance(source, str | Path):
-        fitting, only = _of_file(source, only, machine, equality, same)
-        stored: list[Measured] = [fitting]
+        stored = [_of_file(source, only, machine, equality, same)]
     elif callable(getattr(source, "all", None)):
         stored = _of_database(source, only, machine, equality, same)
     else:
         kind = type(source).__name__
         raise TraceError(f"a trace file is a path, not {kind}; a database has put() and all()")
-    where = source if isinstance(source, str | Path) else f"record {stored[0].workload_hash[:12]}"
+    where = (
+        source if isinstance(source, str | Path) else f"record {stored[0][0].workload_hash[:12]}"
+    )
     refused: MetaschedError | None = None
-    for record in stored:
-        sch = Schedule(only, seed=record.seed)
+    for record, tuned in stored:
+        sch = Schedule(tuned, seed=record.seed)
         try:
             same.apply(sch, Trace.from_json(json.dumps(record.trace)))
         except MetaschedError as error:
@@ -77,6 +78,10 @@ def replay(
         require_known_calls(sch.mod, allow_extern, where)
         return sch
     raise TraceError(f"{where}: the trace does not replay: {refused}") from refused
+
+
+_Stored: TypeAlias = tuple[Measured, PrimFunc]
+"""A record, and the function as it was tuned."""
 
 
 def single(source: PrimFunc | IRModule) -> PrimFunc:
@@ -95,7 +100,7 @@ def single(source: PrimFunc | IRModule) -> PrimFunc:
 
 def _of_file(
     path: str | Path, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
-) -> tuple[TraceFile, PrimFunc]:
+) -> _Stored:
     """The record of a trace file, and the function with the sizes of the record; raises TraceMiss
     if the file does not fit."""
     stored = TraceFile.load(path)
@@ -123,11 +128,12 @@ def _as_tuned(text: str, func: PrimFunc) -> PrimFunc:
 
 def _of_database(
     database: Database, func: PrimFunc, machine: Target, equality: str, same: ModuleEquality
-) -> list[Measured]:
-    """The best records of all equal workloads; the function's own workload comes first."""
-    own = structural_hash(func)
+) -> list[_Stored]:
+    """The best records of all equal workloads, each with the function as it was tuned; the
+    function's own workload comes first."""
+    own, tuned = structural_hash(func), _as_given(database, func)
     found = [lookup(database, own, machine, script=func.script())]
-    found += [lookup(database, workload, machine) for workload in _with_data(database, func)]
+    found += [lookup(database, workload, machine) for workload in tuned]
     if equality != "structural":
         key = _key(same, func)
         found += [
@@ -138,15 +144,17 @@ def _of_database(
     hits = [one.record for one in found if isinstance(one, Hit)]
     if not hits and isinstance(found[0], Miss):
         raise TraceMiss(f"the database: {found[0].reason}")
-    return sorted(hits, key=lambda one: (one.workload_hash != own, one.seconds))
+    hits.sort(key=lambda one: (one.workload_hash != own, one.seconds))
+    return [(one, tuned.get(one.workload_hash, func)) for one in hits]
 
 
-def _with_data(database: Database, func: PrimFunc) -> list[str]:
-    """The workloads of a database that are a function with given data; none if it has data."""
-    if DATA in func.attrs:
-        return []
-    texts = {w: text for w, text in database.workloads().items() if DATA in text}
-    return [w for w, text in texts.items() if structural_hash(_as_tuned(text, func)) == w]
+def _as_given(database: Database, func: PrimFunc) -> dict[str, PrimFunc]:
+    """The workloads of a database that are a function with given sizes or data, which the function
+    itself lacks; each with this function."""
+    lacking = [key for key in (SIZES, DATA) if key not in func.attrs]
+    texts = {w: t for w, t in database.workloads().items() if any(key in t for key in lacking)}
+    made = {workload: _as_tuned(text, func) for workload, text in texts.items()}
+    return {w: tuned for w, tuned in made.items() if structural_hash(tuned) == w}
 
 
 def _key(same: ModuleEquality, func: PrimFunc) -> str:

@@ -69,6 +69,7 @@ def test_replay_needs_no_data(tuned):
     with Store(folder / STORE) as store:
         sized = sparse.with_attr("metasched.sizes", {"n": 9, "m": 30, "k": 408})
         assert ms.replay(store, sized).mod.functions
+        assert ms.structural_equal(ms.replay(store, sparse).mod, result.best.mod)
         with pytest.raises(TraceMiss):
             ms.replay(store, sparse.with_attr("metasched.data", "0" * 16))
 

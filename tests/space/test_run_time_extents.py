@@ -11,7 +11,9 @@ import metasched as ms
 from metasched.analysis.flops import flops
 from metasched.analysis.sizes import at_sizes, with_sizes, with_sizes_each
 from metasched.cost.features import features
-from metasched.errors import MetaschedError
+from metasched.database.base import STORE
+from metasched.database.store import Store
+from metasched.errors import MetaschedError, TraceMiss
 from metasched.ir.equal import structural_hash
 from metasched.ir.expr import TRUE
 from metasched.ir.stmt import For, ForKind, IfThenElse
@@ -231,10 +233,15 @@ def test_a_candidate_must_be_right_at_other_sizes():
 def test_tuned_at_a_size_and_replayed_at_all(tmp_path):
     result = ms.tune(double("int64"), sizes={"n": 50}, trials=1, work_dir=tmp_path)
     assert result.best is not None and result.best.path is not None, result.failures
-    kernel = ms.build(ms.replay(result.best.path, double("int64")))
-    for n in SIZES:
-        a = np.arange(n, dtype="float32")
-        np.testing.assert_array_equal(kernel(a), a * 2)
+    with Store(tmp_path / STORE) as store:
+        from_records = ms.replay(store, double("int64"))
+        with pytest.raises(TraceMiss, match="no record of workload"):
+            ms.replay(store, with_sizes(double("int64"), {"n": 51}))
+    for replayed in (ms.replay(result.best.path, double("int64")), from_records):
+        kernel = ms.build(replayed)
+        for n in SIZES:
+            a = np.arange(n, dtype="float32")
+            np.testing.assert_array_equal(kernel(a), a * 2)
 
 
 def test_an_index_without_its_variable_is_compared_with_others() -> None:
