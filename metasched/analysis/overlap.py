@@ -350,6 +350,7 @@ def _low_bits(atom: Expr) -> Expr:
     return atom
 
 
+@lru_cache(maxsize=1 << 12)
 def _residue(atom: FloorMod) -> Hashable:
     """A key that is equal for equal remainders: by one constant c, of sums that differ by c * n."""
     by = as_int(atom.b)
