@@ -224,8 +224,7 @@ def _steps(rows: For) -> bool:
 
 def _later_rows(sch: Schedule, steps: LoopRV) -> bool:
     """Whether a loop ends with the updates of all later rows, each along its columns."""
-    node = sch.state.loop(steps)
-    if _last_later(node) < _end(node):
+    if not _reaches_end(sch.state.loop(steps)):
         return False
     try:
         return bool(_update_below(sch, steps))
@@ -240,7 +239,7 @@ def _update_alone(sch: Schedule, steps: LoopRV) -> LoopRV:
     rows = node.body.stmts[-1] if isinstance(node.body, SeqStmt) else node.body
     items = rows.body.stmts if isinstance(rows, For) and isinstance(rows.body, SeqStmt) else ()
     last = max((n for n, item in enumerate(items) if isinstance(item, For)), default=-1)
-    if last < 0 or _last_later(node) < _end(node) or not isinstance(rows, For):
+    if last < 0 or not _reaches_end(node) or not isinstance(rows, For):
         return steps
     before = len(sch.trace)
     try:
@@ -281,7 +280,12 @@ def _steps_outside(sch: Schedule, loop: LoopRV) -> list[LoopRV]:
 def _later_columns(steps: For) -> bool:
     """Whether several statements of a loop of constant extent end with a loop over all iterations
     that follow."""
-    return isinstance(steps.body, SeqStmt) and _last_later(steps) == _end(steps)
+    return isinstance(steps.body, SeqStmt) and 0 <= _end(steps) == _last_later(steps)
+
+
+def _reaches_end(steps: For) -> bool:
+    """Whether a loop ends with a loop over all iterations that follow, and maybe more."""
+    return 0 <= _end(steps) <= _last_later(steps)
 
 
 def _last_later(steps: For) -> int:
