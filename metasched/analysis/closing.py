@@ -10,7 +10,8 @@ only their own element of the written buffers. Otherwise the new iterator is opa
 
 A buffer that `T.reads` or `T.writes` omits is added there. A loop with a step becomes a loop
 that counts by one, so that its two ends alone give its values. A variable around blocks
-(`x = i * 2`, `x = N[i]`) is replaced by its value, unless memory that the value reads may change.
+(`x = i * 2`, `x = N[i]`) is replaced by its value, unless memory that the value reads may change,
+or the value is an integer that costs much.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferRegion, Range
 from metasched.ir.expr import Expr, IntImm, Var, as_int
 from metasched.ir.func import PrimFunc
+from metasched.ir.op import Call
 from metasched.ir.stmt import (
     Block,
     BlockRealize,
@@ -53,10 +55,15 @@ from metasched.ir.visit import (
     stmt_vars,
     substitute,
     transform,
+    walk_exprs,
     walk_stmts,
 )
 
 Loops = dict[Var, Range]
+_CHEAP = {
+    *("floor", "ceil", "round", "nearbyint", "trunc", "abs", "if_then_else", "likely", "popcount"),
+    *("shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
+}
 
 
 def close_blocks(func: PrimFunc) -> PrimFunc:
@@ -82,7 +89,7 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     if isinstance(stmt, BlockRealize):
         return _close_block(stmt, loops)
     loops = loops or {}
-    if isinstance(stmt, LetStmt) and _keeps_its_value(stmt):
+    if isinstance(stmt, LetStmt) and _gives_way(stmt):
         return _close(substitute(stmt.body, {stmt.var: stmt.value}), loops)
     if isinstance(stmt, For):
         if stmt.step is not None:
@@ -94,20 +101,30 @@ def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
     return stmt.rebuild(below, stmt.exprs)
 
 
-def _keeps_its_value(let: LetStmt) -> bool:
-    """Whether a variable stands around blocks, and its value stays the same wherever they use it.
+def _gives_way(let: LetStmt) -> bool:
+    """Whether the value of a variable around blocks may stand in its place, so that blocks and
+    bindings mention loops and memory themselves: not a vector, and no place that costs much."""
+    dtype = let.value.dtype
+    if dtype.lanes > 1 or not (dtype.is_float or is_cheap(let.value)):
+        return False
+    return any(isinstance(s, BlockRealize) for s in walk_stmts(let.body)) and stays_equal(let)
 
-    The value may then replace the variable, so that blocks and bindings mention loops and memory
-    themselves.
-    """
-    below = list(walk_stmts(let.body))
-    if uses_pointer(let.value) or not any(isinstance(s, BlockRealize) for s in below):
+
+def is_cheap(value: Expr) -> bool:
+    """Whether all functions of a value are one operation on bits, a rounding or a choice."""
+    return {x.op.name for x in walk_exprs(value) if isinstance(x, Call)} <= _CHEAP
+
+
+def stays_equal(let: LetStmt) -> bool:
+    """Whether the value of a variable is the same everywhere below: nothing stores to the memory
+    that the value reads."""
+    if uses_pointer(let.value):
         return False
     read = {load.buffer.data for load in loads_of(let.value)}
-    return not read or not (
-        any(uses_pointer(e) for s in below for e in s.exprs)
-        or any(map(read.__contains__, _stored(below)))
-    )
+    below = list(walk_stmts(let.body)) if read else []
+    if any(uses_pointer(e) for s in below for e in s.exprs):
+        return False
+    return read.isdisjoint(_stored(below))
 
 
 def _stored(stmts: Iterable[Stmt]) -> Iterator[Var]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from metasched.analysis.access import SHUFFLED
-from metasched.analysis.closing import closed_body
+from metasched.analysis.closing import closed_body, is_cheap, stays_equal
 from metasched.analysis.continues import without_continue
 from metasched.analysis.exchange import commuting_update
 from metasched.analysis.producers import self_contained
@@ -18,7 +18,7 @@ from metasched.arith.regions import declared
 from metasched.errors import MetaschedError
 from metasched.ir.buffer import Buffer, BufferLoad, Range
 from metasched.ir.expr import TRUE, Expr, as_expr
-from metasched.ir.op import Call, Effect, effect_of
+from metasched.ir.op import Effect, effect_of
 from metasched.ir.stmt import (
     Allocate,
     Block,
@@ -48,7 +48,6 @@ from metasched.ir.visit import (
     substitute,
     transform,
     walk,
-    walk_exprs,
     walk_stmts,
 )
 from metasched.schedule import edit, ways
@@ -59,11 +58,6 @@ from metasched.schedule.state import State
 
 _STRAIGHT = (Allocate, BufferStore, IfThenElse, LetStmt, SeqStmt)
 _AROUND = (Allocate, SeqStmt, For, IfThenElse, LetStmt)
-_CHEAP = {
-    *("floor", "ceil", "round", "nearbyint", "trunc", "abs", "if_then_else", "likely", "popcount"),
-    *("shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
-}
-"""Functions that are one operation on bits, a rounding or a choice."""
 
 
 @primitive(of_block=ways.plain_or(True))
@@ -203,7 +197,7 @@ def _with_memory(state: State, stmt: Stmt) -> Stmt:
     a variable around loops would keep them together.
 
     Where loops or indices mention a variable, its value takes its place, or the variable stays (see
-    `_is_steady`). Variables below vectors stay, too.
+    `stays_equal`). Variables below vectors stay, too.
     """
     if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
         return stmt
@@ -215,7 +209,11 @@ def _with_memory(state: State, stmt: Stmt) -> Stmt:
     if not isinstance(new, LetStmt):
         return new
     if not _is_value(new):
-        return substitute(new.body, {new.var: new.value}) if _is_steady(new) else new
+        return (
+            substitute(new.body, {new.var: new.value})
+            if is_cheap(new.value) and stays_equal(new)
+            else new
+        )
     buffer = state.fresh_buffer(new.var.name, (as_expr(1),), new.var.dtype, "local")
     zero = (as_expr(0),)
     body = substitute(new.body, {new.var: BufferLoad(buffer, zero)})
@@ -231,17 +229,6 @@ def _is_value(stmt: LetStmt) -> bool:
     places += [i for s in inner if isinstance(s, BufferStore) for i in s.indices]
     places += [i for s in inner for e in s.exprs for load in loads_of(e) for i in load.indices]
     return all(stmt.var not in free_vars(e) for e in places)
-
-
-def _is_steady(stmt: LetStmt) -> bool:
-    """Whether the value of a variable may stand in its place: cheap, and the same everywhere below,
-    where nothing stores to the memory that the value reads."""
-    called = [x.op.name for x in walk_exprs(stmt.value) if isinstance(x, Call)]
-    read = {load.buffer.data for load in loads_of(stmt.value)}
-    inner = list(walk_stmts(stmt.body))
-    written = {s.buffer.data for s in inner if isinstance(s, BufferStore)}
-    written |= {r.buffer.data for s in inner if isinstance(s, Block) for r in s.writes}
-    return read.isdisjoint(written) and set(called) <= _CHEAP
 
 
 def _with_updates(stmt: Stmt, updates: Updates) -> Stmt:
