@@ -73,8 +73,8 @@ def close_blocks(func: PrimFunc) -> PrimFunc:
 
 
 def closed_body(body: Stmt) -> Stmt:
-    """The body of a block with the blocks inside it closed."""
-    return _close(body, {})
+    """The body of a block with the blocks inside it closed; blocks around may match buffers."""
+    return _close(body, {}, views=True)
 
 
 @fact
@@ -84,18 +84,23 @@ def _closed_body(body: Stmt) -> Stmt | None:
     return None if closed is body else closed
 
 
-def _close(stmt: Stmt, loops: Loops | None) -> Stmt:
-    """Close the blocks of a statement below `loops`; `loops` is None for the body of a function."""
+def _close(stmt: Stmt, loops: Loops | None, views: bool = False) -> Stmt:
+    """Close the blocks of a statement below `loops`; `loops` is None for the body of a function.
+
+    Args:
+        views: whether a buffer in use may be a view of another: a store to one changes the other.
+    """
     if isinstance(stmt, BlockRealize):
-        return _close_block(stmt, loops)
+        return _close_block(stmt, loops, views)
     loops = loops or {}
-    if isinstance(stmt, LetStmt) and _gives_way(stmt):
-        return _close(substitute(stmt.body, {stmt.var: stmt.value}), loops)
+    views = views or isinstance(stmt, DeclBuffer)
+    if isinstance(stmt, LetStmt) and _gives_way(stmt) and not (views and reads_memory(stmt.value)):
+        return _close(substitute(stmt.body, {stmt.var: stmt.value}), loops, views)
     if isinstance(stmt, For):
         if stmt.step is not None:
             stmt = _counting(stmt, stmt.step)
         loops = {**loops, stmt.var: _iterations(stmt)}
-    below = [_close(s, loops) for s in stmt.stmts]
+    below = [_close(s, loops, views) for s in stmt.stmts]
     if all(a is b for a, b in zip(below, stmt.stmts, strict=True)):
         return stmt
     return stmt.rebuild(below, stmt.exprs)
@@ -155,10 +160,11 @@ def _counting(loop: For, step: Expr) -> For:
     return evolve(counted, body=transform(substitute(loop.body, {loop.var: value}), simpler))
 
 
-def _close_block(realize: BlockRealize, loops: Loops | None) -> BlockRealize:
+def _close_block(realize: BlockRealize, loops: Loops | None, views: bool) -> BlockRealize:
     plain = realize.block
+    views = views or bool(plain.match_buffers)
     root = loops is None and not (plain.iter_vars or plain.reads or plain.writes)
-    below = [_close(s, {}) for s in plain.stmts]
+    below = [_close(s, {}, views) for s in plain.stmts]
     block = plain
     if any(a is not b for a, b in zip(below, plain.stmts, strict=True)):
         block = evolve(plain, init=below[0] if plain.init is not None else None, body=below[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from oracle import check_numbers, check_refused, check_transform
 from schedule.programs import (
@@ -20,6 +21,7 @@ from schedule.test_blocks import start
 
 from metasched.analysis.scope import EdgeKind, Scope
 from metasched.ir.expr import as_int
+from metasched.runtime.build import build
 from metasched.schedule.intrinsics import TensorIntrin
 from metasched.schedule.schedule import Schedule
 from metasched.script import parse
@@ -1017,3 +1019,28 @@ def f(A: T.Buffer((4, 3)), C: T.Buffer((4,))):
 """)
     (read,) = func.body.block.body.body.block.reads
     assert as_int(read.region[1].extent) == 0
+
+
+@pytest.mark.parametrize(("read", "stored"), [("A", "V"), ("V", "A")])
+def test_a_variable_keeps_its_name_beside_a_view_of_its_memory(read: str, stored: str) -> None:
+    """A store to the view changed what the value in place of the variable reads."""
+    func = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    with T.block("b"):
+        T.reads(A[0:8])
+        T.writes(A[0:8], C[0:8])
+        V = T.match_buffer(A[0:8], (8,), "int32", offset_factor=1)
+        for r in range(8):
+            x = {read}[r]
+            with T.block("store"):
+                vr = T.axis.opaque(8, r)
+                {stored}[vr] = 100 + vr
+            with T.block("C"):
+                vr = T.axis.spatial(8, r)
+                C[vr] = x
+""")
+    check_transform(func, Schedule(func, check=True))
+    a, c = np.arange(8, dtype=np.int32), np.zeros(8, np.int32)
+    build(func)(a, c)
+    assert c.tolist() == list(range(8))
