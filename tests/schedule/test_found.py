@@ -1044,3 +1044,23 @@ def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
     a, c = np.arange(8, dtype=np.int32), np.zeros(8, np.int32)
     build(func)(a, c)
     assert c.tolist() == list(range(8))
+
+
+def test_enclosed_statements_keep_a_variable_beside_a_view_of_its_memory() -> None:
+    """The place B[A[r]] was read after the store to the view of A."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), B: T.Buffer((200,), "int32"), C: T.Buffer((8,), "int32")):
+    with T.block("b"):
+        T.reads(A[0:8], B[0:200])
+        T.writes(A[0:8], C[0:8])
+        V = T.match_buffer(A[0:8], (8,), "int32", offset_factor=1)
+        for r in range(8):
+            x = T.max(A[r], 0)
+            V[r] = 100 + r
+            for j in range(2):
+                C[r] = B[x + j]
+""")
+    sch = Schedule(func, check=True)
+    sch.enclose("b")
+    check_transform(func, sch)

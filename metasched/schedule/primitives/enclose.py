@@ -44,6 +44,7 @@ from metasched.ir.visit import (
     free_vars,
     jumps,
     loads_of,
+    reads_memory,
     stmt_vars,
     substitute,
     transform,
@@ -112,7 +113,8 @@ def _parted(
     state: State, body: Stmt, realize: BlockRealize, rows: Collection[BlockToken] = ()
 ) -> tuple[Stmt, dict[Stmt, Block]]:
     """The statements of a block in parts, and the blocks around these parts (see `_with_rows`)."""
-    steps = _with_memory(state, _narrowed(body))
+    outer = (s for s in (realize.block, *state.ancestors(realize)) if isinstance(s, Block))
+    steps = _with_memory(state, _narrowed(body), any(b.match_buffers for b in outer))
     apart = _with_updates(steps, Updates({}, state.func_of(realize)[1].liberties))
     whole = _with_groups(apart)
     return whole, _blocks_outside(whole, rows)
@@ -192,28 +194,25 @@ def _narrowed(stmt: Stmt) -> Stmt:
     return seq((evolve(new, body=seq(inside)), *behind))
 
 
-def _with_memory(state: State, stmt: Stmt) -> Stmt:
+def _with_memory(state: State, stmt: Stmt, views: bool) -> Stmt:
     """The statements outside of blocks, where each variable above a loop is memory of one element:
     a variable around loops would keep them together.
 
     Where loops or indices mention a variable, its value takes its place, or the variable stays (see
-    `stays_equal`). Variables below vectors stay, too.
+    `stays_equal`). Variables below vectors stay, too, as do those that read memory beside `views`.
     """
     if (_single(stmt) and _straight(stmt)) or not isinstance(stmt, _AROUND):
         return stmt
     if isinstance(stmt, For) and stmt.kind not in IN_TURN_OR_APART:
         return stmt
-    parts = [_with_memory(state, part) for part in stmt.stmts]
+    parts = [_with_memory(state, part, views) for part in stmt.stmts]
     same = all(a is b for a, b in zip(parts, stmt.stmts, strict=True))
     new = stmt if same else stmt.rebuild(parts, stmt.exprs)
     if not isinstance(new, LetStmt):
         return new
     if not _is_value(new):
-        return (
-            substitute(new.body, {new.var: new.value})
-            if is_cheap(new.value) and stays_equal(new)
-            else new
-        )
+        steady = is_cheap(new.value) and not (views and reads_memory(new.value))
+        return substitute(new.body, {new.var: new.value}) if steady and stays_equal(new) else new
     buffer = state.fresh_buffer(new.var.name, (as_expr(1),), new.var.dtype, "local")
     zero = (as_expr(0),)
     body = substitute(new.body, {new.var: BufferLoad(buffer, zero)})
